@@ -6,6 +6,7 @@
 mod runner;
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use axum::http::HeaderName;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
@@ -41,7 +42,7 @@ use crate::results::Results;
 use crate::results::follower::Follower;
 use crate::state::Logs;
 use crate::workflows::Workflows;
-use runner::Runner;
+use runner::{REPORT_DRAIN, Runner};
 
 /// How long the answers of abandoned calls may take to reach their callers.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -435,10 +436,16 @@ impl Process {
             self.calls.pending().until_empty().await;
             self.calls.until_published().await;
         };
-        let (in_hand, ()) = tokio::join!(
-            timeout(grace - for_bindings, in_hand),
-            finish(self.workflows.as_ref(), grace - for_bindings)
-        );
+        let in_hand = async {
+            tokio::join!(
+                timeout(grace - for_bindings, in_hand),
+                finish(self.workflows.as_ref(), grace - for_bindings)
+            )
+        };
+        let (in_hand, ()) = tokio::select! {
+            in_hand = in_hand => in_hand,
+            never = report_calls(&self.calls) => match never {},
+        };
         let failed = self.calls.give_up();
         if in_hand.is_err() {
             tracing::warn!(
@@ -546,6 +553,20 @@ fn each_header_is_exposed_once() {
 async fn finish(workflows: Option<&Workflows>, grace: Duration) {
     if let Some(workflows) = workflows {
         workflows.finish(grace).await;
+    }
+}
+
+/// Logs during a drain how many calls it waits for.
+async fn report_calls(calls: &Calls) -> Infallible {
+    loop {
+        sleep(REPORT_DRAIN).await;
+        let pending_calls = calls.pending().len();
+        if pending_calls > 0 {
+            tracing::info!(
+                pending_calls,
+                "draining: calls are still waiting for their answers"
+            );
+        }
     }
 }
 

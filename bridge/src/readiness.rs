@@ -1,6 +1,6 @@
 //! Whether this process can do its work, and if not, why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use a2abus_plugin::Text;
@@ -17,6 +17,8 @@ struct State {
     phase: Phase,
     /// The conditions by name; `Err` contains the cause, for operators.
     conditions: BTreeMap<Text, Result<(), String>>,
+    /// The conditions without which the process stays ready.
+    optional: BTreeSet<Text>,
     /// The waiting parts by name, with the cause.
     degraded: BTreeMap<Text, String>,
 }
@@ -69,6 +71,11 @@ impl Readiness {
     /// Sets whether a condition is met, or the cause. A new name adds a condition.
     pub fn set(&self, name: impl Into<Text>, met: Result<(), String>) {
         self.write().conditions.insert(name.into(), met);
+    }
+
+    /// From now on the process is only degraded while this condition is not met.
+    pub fn optional(&self, name: impl Into<Text>) {
+        self.write().optional.insert(name.into());
     }
 
     /// Adds a condition that is not met yet.
@@ -124,16 +131,18 @@ impl Readiness {
                 cause,
             })
         };
-        let not_ready: Vec<_> = state.conditions.iter().filter_map(unmet).collect();
-        let degraded = state.degraded.iter().map(|(name, cause)| UnmetCondition {
+        let unmet = state.conditions.iter().filter_map(unmet);
+        let (mut degraded, not_ready): (Vec<_>, Vec<_>) =
+            unmet.partition(|condition| state.optional.contains(&condition.name));
+        degraded.extend(state.degraded.iter().map(|(name, cause)| UnmetCondition {
             name: name.clone(),
             cause: cause.clone(),
-        });
+        }));
         Report {
             ready: state.phase == Phase::Running && not_ready.is_empty(),
             phase: state.phase,
             not_ready,
-            degraded: degraded.collect(),
+            degraded,
         }
     }
 
@@ -173,6 +182,17 @@ mod tests {
         assert_eq!(readiness.report().degraded[0].cause, "not allowed");
         readiness.restored("destination kafka/a");
         assert!(readiness.report().degraded.is_empty());
+    }
+
+    #[test]
+    fn without_an_optional_condition_the_process_is_degraded() {
+        let readiness = Readiness::new();
+        readiness.started();
+        readiness.set("answers to other replicas", Err("it ended".into()));
+        assert!(!readiness.is_ready());
+        readiness.optional("answers to other replicas");
+        assert!(readiness.is_ready());
+        assert_eq!(readiness.report().degraded[0].cause, "it ended");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) use self::fold::{Created, Event, Origin, Task};
 use self::fold::TaskFold;
 use self::model::{Artifact, Content, Message, Part, Raw, State, Status, TASK_NOT_FOUND};
 use self::read::{AnswerPart, ReportedTask};
-use crate::calls::callid::CallId;
+use crate::calls::callid::{CallId, Replica};
 use crate::calls::failure::Failure;
 use crate::calls::{self, Answer, CallError};
 use crate::clock;
@@ -501,7 +501,7 @@ impl Tasks {
             None => Ok(Taken::End),
             Some(Err(error)) => {
                 let why = failure_message(Failure::call(&error).message());
-                let (event, taken) = self.refused((id, before), why, &from.call);
+                let (event, taken) = self.unanswered((id, before), why, &from.call);
                 self.record(id, &event).await?;
                 Ok(taken)
             }
@@ -515,7 +515,7 @@ impl Tasks {
                         let error = AgentError::of(&part);
                         let state = before.filter(|_| error.code != Some(TASK_NOT_FOUND));
                         let why = error.message();
-                        let (event, taken) = self.refused((id, state), why, &from.call);
+                        let (event, taken) = self.unanswered((id, state), why, &from.call);
                         // With its origin, so that other replicas know that the part was processed.
                         self.record(id, &event.from(from.at(1, true))).await?;
                         return Ok(taken);
@@ -539,10 +539,10 @@ impl Tasks {
         }
     }
 
-    /// The end of a task whose agent refused its message, or did not get it. If the task was waiting for that message, it
-    /// waits for another one. If the agent has another one, or has asked for one meanwhile, the reason only becomes part
+    /// The end of a task whose message was refused, or not answered. If the task was waiting for that message, it waits for
+    /// another one. If the agent works on another message, or has asked for input meanwhile, the reason only becomes part
     /// of the history.
-    fn refused(
+    fn unanswered(
         &self,
         (id, before): (&Text, Option<State>),
         why: Message,
@@ -550,18 +550,28 @@ impl Tasks {
     ) -> (Event, Taken) {
         let task = self.get(id);
         let last = task.as_ref().and_then(|task| task.last_call().cloned());
-        let has_other = self.calls.held_by(id) > 1 || last.is_some_and(|last| last != *call);
-        let now = task.map(|task| task.status.state);
-        let has_asked = now.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
+        let later = last.filter(|last| last != call);
+        let is_held = self.calls.held_by(id) > 1;
         match before.filter(|state| !state.is_terminal()) {
-            Some(state) if state.is_at_rest() && !has_other => {
+            Some(state) if state.is_at_rest() && !is_held && later.is_none() => {
                 (Event::Status(Status::now(state, Some(why))), Taken::End)
             }
-            None if !has_other && !has_asked => (
-                Event::Status(Status::now(State::Failed, Some(why))),
-                Taken::End,
-            ),
-            _ => (Event::Said { message: why }, Taken::Beside),
+            Some(_) => (Event::Said { message: why }, Taken::Beside),
+            None => {
+                // A later call of this replica has ended, because it does not hold the task.
+                let is_elsewhere = |later: &Text| replica_of(later) != replica_of(call);
+                let has_other = is_held || later.as_ref().is_some_and(is_elsewhere);
+                let state = task.map(|task| task.status.state);
+                let has_asked =
+                    state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
+                if has_other || has_asked {
+                    return (Event::Said { message: why }, Taken::Beside);
+                }
+                (
+                    Event::Status(Status::now(State::Failed, Some(why))),
+                    Taken::End,
+                )
+            }
         }
     }
 
@@ -714,6 +724,11 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
 }
 
 /// The message of a task that has failed, with the reason.
+/// The replica that made a call.
+fn replica_of(call: &Text) -> Option<Replica> {
+    call.parse().ok().map(CallId::replica)
+}
+
 fn failure_message(why: &str) -> Message {
     Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))])
 }

@@ -241,8 +241,9 @@ async fn the_cancel_of_a_requester_reaches_the_agent_with_the_id_that_it_knows()
     let mut world = World::new().await;
     let requests = || Address::topic(topic("requests"));
     world.ask(request("\"mine\"")).await;
+    let mine = world.next_request().await;
     world.ask(request("\"other\"")).await;
-    let (mine, other) = (world.next_request().await, world.next_request().await);
+    let other = world.next_request().await;
     world.publish(requests(), cancel("\"mine\"")).await;
     let cancelled = body(&world.next_request().await.message);
     assert_eq!(cancelled["method"], "notifications/cancelled");
@@ -705,7 +706,7 @@ async fn answers_of_any_family_with_the_headers_of_their_request_are_events_of_t
     let agent_request = world.next_request().await;
     let mut seen = Vec::new();
     for answer in [
-        r#"{"type":"event","id":"b","version":"1.0","ts":2,"req_id":"a-1","name":"progress","data":{}}"#,
+        r#"{"type":"tool/event","id":"b","version":"1.0","ts":2,"req_id":"a-1","event":"progress","data":{}}"#,
         r#"{"type":"tool/call/resp","id":"c","version":"1.0","ts":2,"req_id":"a-1","data":{}}"#,
     ] {
         let mut message = agent_request.message.clone();

@@ -1149,7 +1149,10 @@ async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
     };
     let begin = request(1, "initialize", json!({ "protocolVersion": "2024-11-05" }));
     assert_eq!(post(&path, begin).await, 202);
-    let event = read_events(&next().await)[0].json();
+    let event = next().await;
+    // Clients in Java need the name of the default type.
+    assert!(event.starts_with("event: message\n"), "{event}");
+    let event = read_events(&event)[0].json();
     assert_eq!(event["result"]["protocolVersion"], "2024-11-05");
     let call = json!({ "name": "look", "_meta": { "progressToken": "p" } });
     assert_eq!(post(&path, request(2, "tools/call", call)).await, 202);

@@ -981,6 +981,23 @@ async fn a_task_that_asks_for_input_waits_whatever_follows() {
     }
 }
 
+/// Even if its agent has refused another message meanwhile.
+#[tokio::test]
+async fn a_message_without_an_answer_ends_a_task_that_has_no_other() {
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;
+    let mut first = bus.stream(user_message("begin")).await;
+    let task = first.next().await.unwrap().json()["result"]["id"].clone();
+    let mut second = message("refuse");
+    second["taskId"] = task;
+    let second = bus.ask("message/send", json!({ "message": second })).await;
+    assert!(
+        second.to_string().contains("that is not a city"),
+        "{second}"
+    );
+    let last = first.rest().await.pop().unwrap().json();
+    assert_eq!(last["result"]["status"]["state"], "failed", "{last}");
+}
+
 #[tokio::test]
 async fn a_message_without_an_answer_does_not_end_the_work_on_another() {
     let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;

@@ -178,10 +178,16 @@ calls: {{ timeout: {timeout}, reply_topic: {name}.replies, reply_partitions: 1 }
         })
     }
 
-    /// The configuration with a program that does not start.
+    /// The configuration of another bridge.
+    fn of_another(&self) -> String {
+        self.config.replace("instance: test", "instance: another")
+    }
+
+    /// The configuration of another bridge, with a program that does not start.
     fn broken(&self) -> String {
-        let broken = self.config.replace("[python3, ", "[/nonexistent/program, ");
-        assert_ne!(broken, self.config);
+        let config = self.of_another();
+        let broken = config.replace("[python3, ", "[/nonexistent/program, ");
+        assert_ne!(broken, config);
         broken
     }
 }
@@ -213,7 +219,7 @@ async fn a_call_is_lost_with_its_bridge(starts: bool) {
     runtime.shutdown_background();
     drop(bridge);
     let again = match starts {
-        true => config.clone(),
+        true => world.of_another(),
         false => world.broken(),
     };
     let bridge = Running::start(&again).await;
@@ -265,7 +271,7 @@ async fn a_redelivered_request_gets_its_stored_answer_even_without_its_server() 
 
     // With its server, only the request that may be repeated is executed again.
     plain.rewind(&world.group, topic);
-    let bridge = Running::start(config).await;
+    let bridge = Running::start(&world.of_another()).await;
     within("the request is executed again", async {
         while effects(directory.path()).len() < 3 {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -220,6 +220,12 @@ pub(crate) struct CloseDeadlines {
         expect(dead_code, reason = "only Kafka commits positions")
     )]
     pub(crate) commit: Instant,
+    /// For everything.
+    #[cfg_attr(
+        not(feature = "kafka"),
+        expect(dead_code, reason = "only Kafka leaves a group")
+    )]
+    pub(crate) end: Instant,
 }
 
 /// The receiving end of a subscription. Dropping it, or [`Consumer::close`], ends the subscription.
@@ -401,10 +407,12 @@ impl Future for Confirmation {
 
 impl CloseDeadlines {
     fn within(limit: Duration) -> Self {
-        let (now, eighth) = (Instant::now(), limit.min(MAX_DRAIN) / 8);
+        let (now, limit) = (Instant::now(), limit.min(MAX_DRAIN));
+        let eighth = limit / 8;
         Self {
             settle: now + eighth * 6,
             commit: now + eighth * 7,
+            end: now + limit,
         }
     }
 }

@@ -190,13 +190,12 @@ impl Ask {
     }
 }
 
-/// The identity of a request. `place` identifies the delivery; a position in the message itself cannot be
-/// trusted.
+/// The identity of a request, the same for every bridge that reads it. `place` identifies the delivery; a position in
+/// the message itself cannot be trusted. The `source` and the `id` of an event that a bridge has made name that bridge.
 fn identity(event: &Event, place: &str) -> Text {
-    let [source, id] = [event.source(), event.id()].map(|name| name.as_bytes());
     let call = event.extension_text(extension::CALL_ID);
     let call = call.map_or(&b""[..], |call| call.as_bytes());
-    digest_of([source, id, call, place.as_bytes()])
+    digest_of([call, place.as_bytes()])
 }
 
 fn params(raw: Option<&RawValue>) -> Params<'_> {

@@ -21,6 +21,7 @@ mod unsettled;
 
 use super::sync;
 
+use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +41,8 @@ use crate::calls::error::CallError;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::reply::spring;
 use crate::log_limit::{LogLimit, LogLimits};
-pub(crate) use cancellable::Cancelled;
 use cancellable::{Cancellable, Cancellables};
+pub(crate) use cancellable::{Cancelled, RequestIdentity};
 pub(crate) use requester::Requester;
 use room::Hold;
 use running::{EntryState, Running};
@@ -88,7 +89,7 @@ pub(crate) struct WaitingRequest {
     pub(crate) answer: Box<Answer>,
     pub(crate) requester: Requester,
     /// Its place among the requests that may be cancelled.
-    pub(crate) cancellable: Cancellable,
+    pub(crate) cancellable: Option<Cancellable>,
     /// The agent's share of the binding's budget until the requester has its answer. So a requester whose topic accepts
     /// nothing blocks only the share of its agent.
     pub(crate) _room: Arc<Hold<Text>>,
@@ -163,15 +164,23 @@ impl Exchanges {
         }
     }
 
-    /// Enters a request that its requester may cancel.
-    pub(crate) fn cancellable(&self, requester: &Requester) -> Cancellable {
-        let id = requester.form.recipient.id().clone();
-        self.cancellables.enter(requester.binding.clone(), id)
+    /// Enters a JSON-RPC request, which its requester may cancel.
+    pub(crate) fn cancellable(&self, requester: &Requester, agent: &Text) -> Option<Cancellable> {
+        let id = requester.form.recipient.id();
+        let has_id = id != "null";
+        has_id.then(|| {
+            self.cancellables.enter(RequestIdentity {
+                binding: requester.binding.clone(),
+                agent: agent.clone(),
+                key: requester.key.clone(),
+                id: id.clone(),
+            })
+        })
     }
 
-    /// Cancels the request with this id (as JSON) that was read by a binding.
-    pub(crate) fn cancel(&self, binding: &Text, id: Text) -> Cancelled {
-        self.cancellables.cancel(binding, id)
+    /// Cancels a request.
+    pub(crate) fn cancel(&self, identity: &RequestIdentity) -> Cancelled {
+        self.cancellables.cancel(identity)
     }
 
     /// Answers the requests of one message, each when its agent has answered.
@@ -266,23 +275,15 @@ impl Exchanges {
         loop {
             let part = tokio::select! {
                 biased;
-                () = cancellable.cancelled() => {
-                    let publishing = self.publishing(position, share)?;
-                    // Only ACP wants an answer to a cancelled request.
-                    if requester.form.recipient.dialect() == Dialect::Acp {
-                        let failure = Failure::new(Reason::Cancelled, "the request was cancelled");
-                        Box::pin(self.fail(requester, &failure)).await;
-                    }
-                    return Some(publishing);
+                () = cancelled(cancellable.as_ref()) => {
+                    return self.end_cancelled(requester, position, share).await;
                 }
                 part = answer.next() => part,
             };
             let Some(part) = part else { break };
             let is_last = part.as_ref().map_or(true, |part| part.last);
             let Some(publishing) = self.publishing(position, share) else {
-                if let Some(suppressed) = self.left.allow() {
-                    tracing::info!(topic = %requester.topic, suppressed, "another replica reads the request now, and answers it");
-                }
+                self.log_left(requester);
                 return None;
             };
             match part {
@@ -314,6 +315,29 @@ impl Exchanges {
             }
         }
         self.publishing(position, share)
+    }
+
+    /// Ends a request that its requester has cancelled. Only ACP requires an answer to it.
+    async fn end_cancelled(
+        &self,
+        requester: &Requester,
+        position: Option<&Text>,
+        share: &Unsettled,
+    ) -> Option<Publishing> {
+        let publishing = self.publishing(position, share);
+        if publishing.is_none() {
+            self.log_left(requester);
+        } else if requester.form.recipient.dialect() == Dialect::Acp {
+            let failure = Failure::new(Reason::Cancelled, "the request was cancelled");
+            Box::pin(self.fail(requester, &failure)).await;
+        }
+        publishing
+    }
+
+    fn log_left(&self, requester: &Requester) {
+        if let Some(suppressed) = self.left.allow() {
+            tracing::info!(topic = %requester.topic, suppressed, "another replica reads the request now, and answers it");
+        }
     }
 
     /// Publishes an error to the requester in place of an answer.
@@ -366,7 +390,7 @@ impl Exchanges {
 
     async fn publish(&self, requester: &Requester, copy: &Outgoing) -> Result<(), TransportError> {
         if requester.is_redeliverable {
-            self.publisher.until_confirmed(copy).await
+            self.publisher.answer(copy.clone()).await
         } else {
             self.publish_now(copy).await
         }
@@ -405,6 +429,14 @@ impl Exchanges {
             .to_address(requester.bus, event, headers, address)?;
         copy.message.key.clone_from(&requester.key);
         Ok(copy)
+    }
+}
+
+/// Waits until the request is cancelled.
+async fn cancelled(cancellable: Option<&Cancellable>) {
+    match cancellable {
+        Some(cancellable) => cancellable.cancelled().await,
+        None => pending().await,
     }
 }
 

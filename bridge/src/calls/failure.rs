@@ -461,6 +461,8 @@ impl Failure {
             Dialect::JafDoc => (row.jaf_doc, self.data_object(now)),
             Dialect::A2a03 => (row.a2a, self.data_object(now)),
             Dialect::A2a10 => (row.a2a, self.data_array(row.error_info, now)),
+            // ACP has a code of its own for this.
+            Dialect::Acp if self.reason == Reason::Cancelled => (-32_800, self.data_object(now)),
             Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => (row.other, self.data_object(now)),
         };
         let message = Value::from(self.message.as_str());

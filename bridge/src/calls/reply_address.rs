@@ -9,7 +9,7 @@
 //! | the NATS reply subject of the message itself, if it begins with `_INBOX` | allowed; it is used in place of a copied reply address of the bridge |
 //! | any other name that begins with `_` or `$` | always refused |
 //! | `replies` of the binding | allowed |
-//! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed; if the binding has `replies` and the request is not itself a call of a bridge, the address was copied, and `replies` is used in its place |
+//! | a reply address for calls of this deployment (`calls.reply_topic`) | allowed, unless it was copied: a JSON-RPC request with an id of its own is answered on `replies` of the binding, if that is set |
 //! | matched by `reply_topics` of the binding | allowed |
 //! | anything else | refused |
 //!

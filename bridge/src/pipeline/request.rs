@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension};
+use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension, kind_of_event};
 use a2abus_transports::Address;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,7 +16,8 @@ use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::{CallId, is_reply_id};
 use crate::calls::exchange::room::Hold;
 use crate::calls::exchange::{
-    Cancelled, FailedRequest, RequestStatus, Requester, RoutedRequest, Unsettled, WaitingRequest,
+    Cancelled, FailedRequest, RequestIdentity, RequestStatus, Requester, RoutedRequest, Unsettled,
+    WaitingRequest,
 };
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply::spring;
@@ -159,7 +160,7 @@ impl Pipeline {
         let how = match self.open(at, unit, event, &mut requester, routed) {
             Ok((answer, room)) => RequestStatus::Waits(Box::new(WaitingRequest {
                 answer,
-                cancellable: self.exchanges.cancellable(&requester),
+                cancellable: self.exchanges.cancellable(&requester, &agent),
                 requester,
                 _room: room,
             })),
@@ -207,17 +208,26 @@ impl Pipeline {
             request_id: &'a RawValue,
         }
         let method = event.extension_text(extension::A2A_METHOD);
-        if !method.is_some_and(|method| CANCELS.contains(&method.as_str())) {
+        let is_cancel = method.is_some_and(|method| CANCELS.contains(&method.as_str()));
+        if !is_cancel || kind_of_event(event) != Kind::Notification {
             return false;
         }
         let body = event.body();
         let Ok(Cancel { params }) = serde_json::from_slice(&body) else {
             return false;
         };
-        let id = Text::from(params.request_id.get());
-        match self.exchanges.cancel(&self.intake.name, id.clone()) {
+        let identity = RequestIdentity {
+            binding: self.intake.name.clone(),
+            agent: account::agent_of(event),
+            key: at.message.key.clone(),
+            id: params.request_id.get().into(),
+        };
+        match self.exchanges.cancel(&identity) {
             Cancelled::Unknown => false,
-            Cancelled::Only => true,
+            Cancelled::Only => {
+                tracing::debug!(binding = %self.intake.name, id = %identity.id, "a requester has cancelled its request");
+                true
+            }
             Cancelled::Several => {
                 let of = undelivered(at).with_event(Some(event));
                 self.intake.dead_letters.dropped(&of, "ambiguous_cancel");

@@ -10,7 +10,7 @@ use a2abus_transports::{
     TransportErrorKind,
 };
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::BindingService;
@@ -25,6 +25,9 @@ const WAITING: &str = "waiting for partitions";
 /// How long a binding may wait for partitions before it is degraded, and how long a process that starts is not ready
 /// for that reason. A new group needs about 3 s.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the log says what a drain waits for.
+pub(super) const REPORT_DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs one binding.
 pub(super) struct Runner {
@@ -68,13 +71,18 @@ impl Runner {
                 () = self.watch_share(share, &readiness) => return,
                 () = self.watch_lag(lag) => return,
                 () = self.watch_paused(paused) => return,
+                () = self.report_drain(&stop) => return,
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
             readiness.restored(&condition);
             self.metrics.source_lag(self.name(), None);
             self.metrics.paused_partitions(self.name(), 0);
             // Waiting requests may settle until then.
-            match consumer.close(self.grace.max(CLOSE)).await {
+            let closed = tokio::select! {
+                closed = consumer.close(self.grace.max(CLOSE)) => closed,
+                () = self.report_drain(&stop) => return,
+            };
+            match closed {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
                     // This process does not take its place back: two processes that replace each other in turn would
                     // do no work.
@@ -90,6 +98,18 @@ impl Runner {
             }
             readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
             not_too_soon(began, &stop).await;
+        }
+    }
+
+    /// Logs during a drain what it waits for. Never ends.
+    async fn report_drain(&self, stop: &CancellationToken) {
+        stop.cancelled().await;
+        loop {
+            sleep(REPORT_DRAIN).await;
+            let messages = self.work.in_flight();
+            if messages > 0 {
+                tracing::info!(binding = %self.name(), messages, "draining: messages are still in progress");
+            }
         }
     }
 

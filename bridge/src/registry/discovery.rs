@@ -353,16 +353,15 @@ impl DiscoveryBinding {
             return;
         }
         let inbox = delivery.reply_to.as_ref();
-        let refused = named
-            .as_ref()
-            .and_then(|(name, _)| self.places.named(name, inbox).err());
-        let Some(address) = self.places.of_refused(named, inbox) else {
-            if let Some(refused) = refused {
-                self.intake.metrics.dropped(Refused::REASON);
-                if let Some(suppressed) = self.unanswered.allow() {
-                    tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "an announcement is not answered");
-                }
+        if let Some((name, _)) = &named
+            && let Err(refused) = self.places.named(name, inbox)
+        {
+            self.intake.metrics.dropped(Refused::REASON);
+            if let Some(suppressed) = self.unanswered.allow() {
+                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "an announcement is not answered where its sender waits");
             }
+        }
+        let Some(address) = self.places.of_refused(named, inbox) else {
             return;
         };
         let topic = address.topic.clone();

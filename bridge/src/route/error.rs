@@ -28,7 +28,9 @@ pub enum RouteError {
     #[error("{0}")]
     BadTopic(String),
     /// The event has passed too many routes: a loop.
-    #[error("the event has already passed {hops} routes, and the limit is {limit}: a loop")]
+    #[error(
+        "the event has already passed {hops} routes; the limit is {limit}: it is probably in a loop"
+    )]
     TooManyHops {
         /// How many it has passed.
         hops: u32,

@@ -26,8 +26,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const INTERVAL_OF_IDLE: Duration = Duration::from_secs(60);
 /// How long an outage counts as recent.
 const RECENT: Duration = Duration::from_secs(120);
-/// For how long a client must have no broker while new clients get answers. Longer than the pause of librdkafka between
-/// two attempts to connect.
+/// For how long a client must have no broker while new clients get answers. Longer than the default pause between two
+/// attempts to connect (`reconnect.backoff.max.ms`, 1 s).
 const CONFIRMED: Duration = Duration::from_secs(5);
 /// How long the producer may get no answer while brokers answer others. The cluster needs about that long to replace a
 /// lost broker.

@@ -64,6 +64,8 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
+/// A member that is fenced twice within this time shares its `instance_id` with another process.
+const FENCED_AGAIN: Duration = Duration::from_secs(60);
 /// Larger budgets are reduced to this number: more messages in progress do not help.
 const MAX_MESSAGES: usize = 1 << 16;
 
@@ -275,26 +277,17 @@ impl Task {
                 return Ok(());
             }
         };
+        let mut fenced_at: Option<Instant> = None;
         loop {
             match session.read() {
                 End::Stopped => {
                     session.close();
                     return Ok(());
                 }
-                // A client that was replaced has the same instance_id until it is closed.
-                End::Broken(code @ Code::FencedInstanceId)
-                    if Arc::strong_count(&self.replaced) == 1 =>
-                {
-                    tracing::error!(
-                        "another process uses the same instance_id: this subscription ends"
-                    );
-                    let what =
-                        "read as a member of a group: another process uses the same instance_id";
-                    return Err(
-                        TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
-                    );
-                }
                 End::Broken(code) => {
+                    if self.shares_its_name(code, &mut fenced_at) {
+                        return Err(fenced(code));
+                    }
                     tracing::warn!(reads = %self.plan.source, %code, "the Kafka consumer failed and is replaced");
                 }
                 End::CutOff => {
@@ -318,6 +311,23 @@ impl Task {
                 None => return Ok(()),
             };
         }
+    }
+
+    /// Whether another process has the same `instance_id`, so that this subscription has to end. Two such processes fence
+    /// each other again and again. After an outage longer than its session, the coordinator also fences a member that no
+    /// other process has replaced, but only once.
+    fn shares_its_name(&self, code: Code, fenced_at: &mut Option<Instant>) -> bool {
+        if code != Code::FencedInstanceId {
+            return false;
+        }
+        let is_again = fenced_at.is_some_and(|at| at.elapsed() < FENCED_AGAIN);
+        *fenced_at = Some(Instant::now());
+        // A client that was replaced has the same instance_id until it is closed.
+        let is_shared = is_again && Arc::strong_count(&self.replaced) == 1;
+        if is_shared {
+            tracing::error!(reads = %self.plan.source, "another process uses the same instance_id: this subscription ends");
+        }
+        is_shared
     }
 
     /// A new client after a failure, or `None` when the subscription was stopped meanwhile.
@@ -701,6 +711,12 @@ impl<'a> Session<'a> {
     }
 }
 
+/// The error of a subscription that ends because another process has taken its place.
+fn fenced(code: Code) -> TransportError {
+    let what = "read as a member of a group: another process uses the same instance_id; give each process its own, and restart this one";
+    TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
+}
+
 /// Converts a record, and returns whether it is the first of its assignment; `None` if its partition is not assigned.
 fn receive(
     intake: &Intake,
@@ -861,7 +877,11 @@ mod tests {
         let commit = settle + DEADLINE;
         task.leave
             .deadlines
-            .set(CloseDeadlines { settle, commit })
+            .set(CloseDeadlines {
+                settle,
+                commit,
+                end: commit,
+            })
             .unwrap();
         session.close();
         let other: BaseConsumer = ClientConfig::new()

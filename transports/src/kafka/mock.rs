@@ -497,23 +497,35 @@ async fn subscriptions_that_kafka_does_not_support_are_refused() {
     assert_eq!(refused(&["t"], live).await, Kind::UnknownTopic);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_fenced_member_reports_it_when_it_ends() {
+/// A static member whose first attempts to join are fenced.
+async fn fenced(times: usize) -> (Cluster, Consumer) {
     let (cluster, kafka) = cluster().await;
     let config = KafkaConfig {
         instance_id: Some("pod-0".to_owned()),
         ..KafkaConfig::clone(&kafka.shared.config)
     };
     let kafka = Kafka::connect(config).unwrap();
-    cluster.request_errors(
-        RDKafkaApiKey::JoinGroup,
-        &[Response::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID],
-    );
-    let mut consumer = kafka.subscribe(by_group()).await.unwrap();
+    let errors = vec![Response::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID; times];
+    cluster.request_errors(RDKafkaApiKey::JoinGroup, &errors);
+    (cluster, kafka.subscribe(by_group()).await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_fenced_again_reports_it_when_it_ends() {
+    let (_cluster, mut consumer) = fenced(2).await;
     let ended = async { while consumer.recv().await.is_some() {} };
     tokio::time::timeout(DEADLINE, ended).await.unwrap();
     let error = consumer.close(DEADLINE).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Fenced);
+}
+
+/// The cluster fences a member after an outage, though no other process has its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_fenced_once_joins_again() {
+    let (_cluster, consumer) = fenced(1).await;
+    let assigned = tokio::time::timeout(DEADLINE, consumer.assigned());
+    assigned.await.unwrap();
+    consumer.close(DEADLINE).await.unwrap();
 }
 
 /// The next message of the group.

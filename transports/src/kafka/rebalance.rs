@@ -44,6 +44,8 @@ pub(super) struct Context {
     closing: AtomicBool,
     /// Another client has replaced this one: the partitions are no longer its own.
     is_replaced: AtomicBool,
+    /// The member has had an assignment, which may have been empty.
+    has_joined: AtomicBool,
     /// Since when the member waits for the next assignment; `None` while it has one.
     unassigned_since: Mutex<Option<Instant>>,
 }
@@ -79,6 +81,7 @@ impl Context {
             progress: Mutex::default(),
             closing: AtomicBool::new(false),
             is_replaced: AtomicBool::new(false),
+            has_joined: AtomicBool::new(false),
             unassigned_since: Mutex::new(Some(Instant::now())),
         }
     }
@@ -87,6 +90,11 @@ impl Context {
     pub(super) fn unassigned_for(&self) -> Duration {
         self.lock_unassigned()
             .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether the member has had an assignment.
+    pub(super) fn has_joined(&self) -> bool {
+        self.has_joined.load(Ordering::Acquire)
     }
 
     /// From now on nothing waits for deliveries or for the coordinator.
@@ -210,6 +218,7 @@ impl ConsumerContext for Context {
             // An empty assignment is an assignment too: the other members have all partitions.
             Rebalance::Assign(_) => {
                 self.share.send_replace(Share::Assigned);
+                self.has_joined.store(true, Ordering::Release);
                 *self.lock_unassigned() = None;
             }
             // An assignment follows, of all partitions that stay here.

@@ -1,59 +1,72 @@
 //! The requests on the bus that their requesters may cancel.
 //!
-//! A requester knows its request by its own id, its agent by the reply id of the call. So a cancel ends the call, and
-//! the agent gets the cancel of that call. Requesters of one binding may use the same id; then none of their requests
-//! is cancelled.
+//! The requester knows its request by its own id; the agent knows it by the reply id. A cancel therefore ends the call,
+//! and the agent gets a cancel with the reply id. If several waiting requests have the same identity, a cancel ends none
+//! of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
+use bytes::Bytes;
 use tokio::sync::Notify;
 
 /// All requests that may be cancelled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cancellables(Arc<Mutex<ById>>);
 
-/// Requests by their binding and their id as JSON.
-type ById = HashMap<(Text, Text), Vec<Arc<Notify>>>;
+type ById = HashMap<RequestIdentity, Vec<Arc<Notify>>>;
 
-/// The place of one request, until it is dropped.
+/// What a request and its cancel have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RequestIdentity {
+    /// The binding that read it.
+    pub(crate) binding: Text,
+    /// Its agent; empty if it names none.
+    pub(crate) agent: Text,
+    /// The key of its message.
+    pub(crate) key: Option<Bytes>,
+    /// Its id, as JSON.
+    pub(crate) id: Text,
+}
+
+/// The entry of one request, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cancellable {
     all: Cancellables,
-    key: (Text, Text),
+    identity: RequestIdentity,
     cancelled: Arc<Notify>,
 }
 
 /// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cancelled {
-    /// No request with this id waits here.
+    /// No such request waits here.
     Unknown,
     /// It is cancelled.
     Only,
-    /// Several requests have this id.
+    /// Several requests have this identity.
     Several,
 }
 
 // === impl Cancellables ===
 
 impl Cancellables {
-    pub(super) fn enter(&self, binding: Text, id: Text) -> Cancellable {
+    pub(super) fn enter(&self, identity: RequestIdentity) -> Cancellable {
         let entry = Cancellable {
             all: self.clone(),
-            key: (binding, id),
+            identity,
             cancelled: Arc::default(),
         };
         let mut all = self.all();
-        let same = all.entry(entry.key.clone()).or_default();
+        let same = all.entry(entry.identity.clone()).or_default();
         same.push(Arc::clone(&entry.cancelled));
         drop(all);
         entry
     }
 
-    pub(super) fn cancel(&self, binding: &Text, id: Text) -> Cancelled {
-        match self.all().get(&(binding.clone(), id)).map(Vec::as_slice) {
+    pub(super) fn cancel(&self, identity: &RequestIdentity) -> Cancelled {
+        match self.all().get(identity).map(Vec::as_slice) {
             None | Some([]) => Cancelled::Unknown,
             Some([only]) => {
                 only.notify_one();
@@ -81,10 +94,10 @@ impl Cancellable {
 impl Drop for Cancellable {
     fn drop(&mut self) {
         let mut all = self.all.all();
-        if let Some(same) = all.get_mut(&self.key) {
+        if let Some(same) = all.get_mut(&self.identity) {
             same.retain(|other| !Arc::ptr_eq(other, &self.cancelled));
             if same.is_empty() {
-                all.remove(&self.key);
+                all.remove(&self.identity);
             }
         }
     }

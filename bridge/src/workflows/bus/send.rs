@@ -56,10 +56,8 @@ impl WorkflowBinding {
         let event = self.events.answer(client, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
         for copy in self.copies(client, client.reply_to.as_ref(), &event)? {
-            self.publisher
-                .until_confirmed(&copy)
-                .await
-                .map_err(Undeliverable::Transport)?;
+            let sent = self.publisher.answer(copy).await;
+            sent.map_err(Undeliverable::Transport)?;
         }
         Ok(())
     }

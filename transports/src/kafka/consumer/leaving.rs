@@ -15,10 +15,11 @@ use crate::transport::CloseDeadlines;
 
 /// The timeout of a request for the committed offsets. During a rebalance the coordinator answers only when that is over.
 pub(super) const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a member that stops may wait for the assignment that it has asked for.
-const LAST_WAIT: Duration = Duration::from_secs(2);
-/// How long a client may take to leave its group during a rebalance. The coordinator gets the request at once and answers
-/// it after the rebalance.
+/// How long a member that stops may wait for its first assignment. A new group needs about 3 s
+/// (`group.initial.rebalance.delay.ms`).
+const FIRST_WAIT: Duration = Duration::from_secs(5);
+/// How long the close of a client that waits for its assignment is awaited. The coordinator gets the request to leave at
+/// once, and answers it after the rebalance.
 const LEAVE: Duration = Duration::from_secs(1);
 /// Clients of one subscription that may be closing while another one has replaced them. Some that have lost their
 /// coordinator never close.
@@ -59,8 +60,7 @@ impl Session<'_> {
         }
         self.client.context().close();
         self.store_positions();
-        let now = Instant::now();
-        let until = deadlines.map_or(now, |deadlines| deadlines.commit.min(now + LAST_WAIT));
+        let until = deadlines.map_or_else(Instant::now, |deadlines| deadlines.commit);
         let is_waiting = self.is_member() && self.leave_without_partitions(until);
         tracing::debug!(
             stale_verdicts = self.task.intake.stale(),
@@ -68,18 +68,21 @@ impl Session<'_> {
         );
         // Closing a client revokes its partitions, commits what is stored, and leaves the group.
         if is_waiting {
-            self.leave_during_rebalance();
+            let end = deadlines.map_or_else(Instant::now, |deadlines| deadlines.end);
+            self.end_without_assignment(end);
         }
     }
 
-    /// Leaves a group that has not assigned this member its partitions yet. The coordinator removes the member when the
-    /// rebalance ends, which nobody waits for here: it may wait for a member that is dead.
-    fn leave_during_rebalance(self) {
-        tracing::info!(reads = %self.task.plan.source, "this member leaves its group, which is in a rebalance");
+    /// Ends a client that waits for its assignment. If the coordinator answers, it removes the member when the rebalance
+    /// ends. The rebalance may be waiting for a dead member, so this does not wait for it to end.
+    fn end_without_assignment(self, end: Instant) {
+        let is_static = self.task.plan.config.instance_id.is_some();
+        tracing::info!(reads = %self.task.plan.source, is_static, "closing a Kafka client that has no partitions yet");
         let (closing, closed) = std::sync::mpsc::channel::<()>();
         close_apart(self.client, closing);
         // Nothing is ever sent: the channel is disconnected when the client is closed.
-        if closed.recv_timeout(LEAVE) == Err(RecvTimeoutError::Timeout) {
+        let left = LEAVE.min(end.saturating_duration_since(Instant::now()));
+        if closed.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
             tracing::debug!("the coordinator has not answered yet that the member has left");
         }
     }
@@ -88,8 +91,18 @@ impl Session<'_> {
     /// such a client is closed, librdkafka does not leave, and the next rebalance waits until the session ends. Source:
     /// librdkafka 2.12, `rd_kafka_cgrp_revoke_all_rejoin`.
     ///
+    /// A member that has never had an assignment leaves when it is closed, so it waits only for a short time. One that
+    /// joins again does not. If it is still waiting at `until`, it stays in the group until its session ends.
+    ///
     /// Returns whether the member still waits.
     pub(super) fn leave_without_partitions(&mut self, until: Instant) -> bool {
+        // A static member keeps its place, so that the process can return to it.
+        let is_static = self.task.plan.config.instance_id.is_some();
+        let until = match self.client.context().has_joined() {
+            _ if is_static => Instant::now(),
+            true => until,
+            false => until.min(Instant::now() + FIRST_WAIT),
+        };
         while self.is_without_partitions(Duration::ZERO)
             && self.cluster_answers()
             && Instant::now() < until
@@ -99,10 +112,7 @@ impl Session<'_> {
             return true;
         }
         let assigned = self.client.assignment();
-        // A static member keeps its place, so that the process can return to it.
-        if self.task.plan.config.instance_id.is_none()
-            && assigned.is_ok_and(|partitions| partitions.count() == 0)
-        {
+        if !is_static && assigned.is_ok_and(|partitions| partitions.count() == 0) {
             self.client.unsubscribe();
         }
         false
