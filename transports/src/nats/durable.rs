@@ -345,7 +345,12 @@ impl DurableReader {
             Status::Alive => return pull.alive(now),
             Status::PullOver => self.size = Size::Free,
             Status::TooLarge => self.size = pull.after_too_large(),
-            Status::ConsumerLost => self.repair(description),
+            Status::ConsumerLost => {
+                // "No responders" has no description.
+                let code = message.status.map(|code| format!("status {code}"));
+                let code = code.filter(|_| description.is_empty());
+                self.repair(code.as_deref().unwrap_or(description));
+            }
         }
         self.pull = None;
     }
