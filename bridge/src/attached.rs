@@ -402,26 +402,29 @@ impl AttachedBinding {
             reply_publisher.requester(&self.intake, event, &held.message, inbox)
         };
         let place = held.origin.as_ref().map(Origin::identity);
+        let place = |unit: usize| Some(format!("{}/{unit}", place.as_ref()?));
         let take = |read| {
             let ask_result = match read {
-                Read::CloudEvent(event, _) => {
+                Read::CloudEvent(event, unit) => {
+                    let place = place(unit.map_or(0, |unit| unit.index));
                     let inside = self.intake.inside(&event, &self.intake.hint, &limits);
                     let requester = requester(&event);
                     Ask::of(
                         &event,
                         inside,
                         requester,
-                        (self.reply_publisher.agent(), place.as_ref()),
+                        (self.reply_publisher.agent(), place.as_deref()),
                     )
                 }
                 Read::Mapped(mapped) => {
                     let event = mapped.event.clone();
+                    let place = place(0);
                     let requester = requester(&event);
                     Ask::of(
                         &event,
                         Some(mapped),
                         requester,
-                        (self.reply_publisher.agent(), place.as_ref()),
+                        (self.reply_publisher.agent(), place.as_deref()),
                     )
                 }
                 Read::Refused(refusal) => {

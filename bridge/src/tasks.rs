@@ -550,28 +550,27 @@ impl Tasks {
     ) -> (Event, Taken) {
         let task = self.get(id);
         let last = task.as_ref().and_then(|task| task.last_call().cloned());
-        let later = last.filter(|last| last != call);
+        let other = last.filter(|last| last != call);
+        let state = task.map(|task| task.status.state);
+        let has_asked = state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
         let is_held = self.calls.held_by(id) > 1;
+        // A call of this replica has ended if it does not hold the task.
+        let has_ended = |other: &Text| replica_of(other) == replica_of(call);
+        let said = |why| (Event::Said { message: why }, Taken::Beside);
         match before.filter(|state| !state.is_terminal()) {
-            Some(state) if state.is_at_rest() && !is_held && later.is_none() => {
+            Some(state) if state.is_at_rest() && !is_held && other.is_none() => {
                 (Event::Status(Status::now(state, Some(why))), Taken::End)
             }
-            Some(_) => (Event::Said { message: why }, Taken::Beside),
-            None => {
-                // A later call of this replica has ended, because it does not hold the task.
-                let is_elsewhere = |later: &Text| replica_of(later) != replica_of(call);
-                let has_other = is_held || later.as_ref().is_some_and(is_elsewhere);
-                let state = task.map(|task| task.status.state);
-                let has_asked =
-                    state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
-                if has_other || has_asked {
-                    return (Event::Said { message: why }, Taken::Beside);
-                }
-                (
-                    Event::Status(Status::now(State::Failed, Some(why))),
-                    Taken::End,
-                )
+            Some(state)
+                if state.is_at_rest() || is_held || !other.as_ref().is_none_or(has_ended) =>
+            {
+                said(why)
             }
+            None if is_held || has_asked => said(why),
+            Some(_) | None => (
+                Event::Status(Status::now(State::Failed, Some(why))),
+                Taken::End,
+            ),
         }
     }
 
@@ -723,12 +722,12 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
         .collect()
 }
 
-/// The message of a task that has failed, with the reason.
 /// The replica that made a call.
 fn replica_of(call: &Text) -> Option<Replica> {
     call.parse().ok().map(CallId::replica)
 }
 
+/// The message of a task that has failed, with the reason.
 fn failure_message(why: &str) -> Message {
     Message::of_agent(vec![Part::of(Content::Text(why.to_owned()))])
 }

@@ -286,63 +286,6 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
     second.stop().await;
 }
 
-/// An answer that its stream does not store, here because the stream is full, would otherwise be lost without a trace.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_stream_of_a_reply_subject_confirms_the_answers() {
-    let Some(nats) = named(Kind::Nats) else {
-        return;
-    };
-    let name = unique("answers");
-    let flat = name.replace('.', "-");
-    let client = async_nats::connect(&nats).await.unwrap();
-    let jetstream = jetstream::new(client.clone());
-    let requests = format!("{flat}-requests");
-    drop(stored(&jetstream, &requests, format!("{name}.in")).await);
-    let full = stream::Config {
-        name: format!("{flat}-answers"),
-        subjects: vec![format!("{name}.answers")],
-        max_messages: 1,
-        discard: stream::DiscardPolicy::New,
-        ..stream::Config::default()
-    };
-    let mut answers = jetstream.create_stream(full).await.unwrap();
-    let durable = consumer::pull::Config {
-        durable_name: Some("bridge".to_owned()),
-        ..consumer::pull::Config::default()
-    };
-    let source = jetstream.get_stream(&requests).await.unwrap();
-    source.create_consumer(durable).await.unwrap();
-    let mut agent = client.subscribe(format!("{name}.agents.>")).await.unwrap();
-    subscribed(&client).await;
-    let bridge = Running::start(&format!(
-        "
-instance: test
-transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
-bindings: [{{ name: in, transport: bus, topics: [{name}.in], stream: {requests}, durable: bridge, replies: {name}.answers, dead_letter: {{ topic: {name}.dlq }} }}]
-default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
-calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
-    ))
-    .await;
-    for id in 0..2 {
-        let sent = jetstream.publish(format!("{name}.in"), request(id, "weather").into());
-        sent.await.unwrap().await.unwrap();
-        let copy = within("the request", agent.next()).await.unwrap();
-        let call: Value = serde_json::from_slice(&copy.payload).unwrap();
-        let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
-        let reply = copy.reply.unwrap();
-        client.publish(reply, answer.into()).await.unwrap();
-    }
-    let lost = r#"a2abus_dropped_total{binding="in",reason="reply_undeliverable"} 1"#;
-    within("the second answer is counted", async {
-        while !bridge.metrics.render().unwrap().contains(lost) {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    })
-    .await;
-    assert_eq!(answers.info().await.unwrap().state.messages, 1);
-    bridge.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn no_message_of_a_topic_that_was_created_again_is_a_duplicate_for_a_stream() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {

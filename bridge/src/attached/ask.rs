@@ -113,13 +113,13 @@ const REPEATABLE: [&str; 15] = [
 // === impl Ask ===
 
 impl Ask {
-    /// Reads the request in an event for `agent`. `inside` describes the event's data, `place` is the position of its
-    /// message.
+    /// Reads the request in an event for `agent`. `inside` describes the event's data, `place` is the position of the
+    /// event.
     pub(super) fn of(
         event: &Event,
         inside: Option<Mapped>,
         requester: Requester,
-        (agent, place): (&Text, Option<&Text>),
+        (agent, place): (&Text, Option<&str>),
     ) -> Result<Self, Box<Rejected>> {
         let found = inside.and_then(|it| Some((it.json_rpc?, it.bytes, it.index)));
         let Some((message, body, index)) = found else {
@@ -155,7 +155,7 @@ impl Ask {
             return Err(Rejected::new(code, &why, body, requester, Some(id)));
         }
         let request = Box::new(Request {
-            identity: place.map(|place| identity(event, &format!("{place}/{index}"))),
+            identity: place.map(|place| identity(agent, event, &format!("{place}/{index}"))),
             left: clock::time_left(event),
             body,
             message,
@@ -190,12 +190,13 @@ impl Ask {
     }
 }
 
-/// The identity of a request, the same for every bridge that reads it. `place` identifies the delivery; a position in
-/// the message itself cannot be trusted. The `source` and the `id` of an event that a bridge has made name that bridge.
-fn identity(event: &Event, place: &str) -> Text {
+/// The identity of a request to an agent, the same for every bridge that reads it. `place` identifies the delivery and the
+/// unit in it; a position in the message itself cannot be trusted. The `source` and the `id` of an event that a bridge has
+/// made name that bridge.
+fn identity(agent: &Text, event: &Event, place: &str) -> Text {
     let call = event.extension_text(extension::CALL_ID);
     let call = call.map_or(&b""[..], |call| call.as_bytes());
-    digest_of([call, place.as_bytes()])
+    digest_of([agent.as_bytes(), call, place.as_bytes()])
 }
 
 fn params(raw: Option<&RawValue>) -> Params<'_> {

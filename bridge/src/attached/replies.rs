@@ -271,10 +271,7 @@ impl ReplyPublisher {
             }
         };
         for copy in copies {
-            let sent = match requester.place {
-                Some(_) => self.publisher.answer(copy).await,
-                None => self.publisher.until_confirmed(&copy).await,
-            };
+            let sent = self.publisher.until_confirmed(&copy).await;
             sent.map_err(Undeliverable::Transport)?;
         }
         Ok(())

@@ -13,12 +13,11 @@
 //! again, and then all copies are sent at full speed.
 
 mod destinations;
-mod storage;
 
 use std::sync::Arc;
 
 use a2abus_transports::{
-    Confirmation, Disposition, Guarantee, Transport as _, TransportError, TransportErrorKind,
+    Confirmation, Disposition, Transport as _, TransportError, TransportErrorKind,
 };
 use tokio::time::{Duration, Instant};
 
@@ -28,7 +27,6 @@ use crate::bus::BusId;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
 use destinations::{Destination, WaitPolicy, needs_repair};
-use storage::Storage;
 
 pub(crate) use destinations::{BACKOFF, jittered};
 
@@ -37,7 +35,6 @@ pub(crate) use destinations::{BACKOFF, jittered};
 pub struct Publisher {
     outbound: Outbound,
     destinations: Arc<Destinations>,
-    storage: Arc<Storage>,
 }
 
 /// What to do with a copy that its bus did not accept.
@@ -58,7 +55,6 @@ impl Publisher {
         Self {
             outbound,
             destinations,
-            storage: Arc::default(),
         }
     }
 
@@ -170,23 +166,6 @@ impl Publisher {
     /// As [`a2abus_transports::Transport::send`] and its confirmation.
     pub async fn once(&self, copy: &Outgoing) -> Result<(), TransportError> {
         self.attempt(copy, || ()).await
-    }
-
-    /// Sends an answer until it is confirmed, by the stream that stores it if there is one.
-    ///
-    /// # Errors
-    /// As [`Publisher::until_confirmed`].
-    pub async fn answer(&self, mut copy: Outgoing) -> Result<(), TransportError> {
-        if let Some(bus) = self.outbound.buses().get(copy.bus)
-            && self
-                .storage
-                .stores(copy.bus, bus, &copy.address.topic)
-                .await
-        {
-            // Agents may reuse the ids of their events, so no id can tell duplicates.
-            copy.address.guarantee = Guarantee::Stored { message_id: None };
-        }
-        self.until_confirmed(&copy).await
     }
 
     /// Sends a copy until it is confirmed. Waits for its destination as long as that takes.

@@ -169,18 +169,18 @@ impl Exchanges {
         let id = requester.form.recipient.id();
         let has_id = id != "null";
         has_id.then(|| {
-            self.cancellables.enter(RequestIdentity {
+            let identity = RequestIdentity {
                 binding: requester.binding.clone(),
-                agent: agent.clone(),
                 key: requester.key.clone(),
                 id: id.clone(),
-            })
+            };
+            self.cancellables.enter(identity, agent.clone())
         })
     }
 
-    /// Cancels a request.
-    pub(crate) fn cancel(&self, identity: &RequestIdentity) -> Cancelled {
-        self.cancellables.cancel(identity)
+    /// Cancels a request for this agent, or for any one if the cancel names none.
+    pub(crate) fn cancel(&self, identity: &RequestIdentity, agent: &Text) -> Cancelled {
+        self.cancellables.cancel(identity, agent)
     }
 
     /// Answers the requests of one message, each when its agent has answered.
@@ -390,7 +390,7 @@ impl Exchanges {
 
     async fn publish(&self, requester: &Requester, copy: &Outgoing) -> Result<(), TransportError> {
         if requester.is_redeliverable {
-            self.publisher.answer(copy.clone()).await
+            self.publisher.until_confirmed(copy).await
         } else {
             self.publish_now(copy).await
         }

@@ -218,11 +218,12 @@ impl Pipeline {
         };
         let identity = RequestIdentity {
             binding: self.intake.name.clone(),
-            agent: account::agent_of(event),
             key: at.message.key.clone(),
             id: params.request_id.get().into(),
         };
-        match self.exchanges.cancel(&identity) {
+        let agent = event.extension_text(extension::TARGET_AGENT);
+        let agent = agent.cloned().unwrap_or_default();
+        match self.exchanges.cancel(&identity, &agent) {
             Cancelled::Unknown => false,
             Cancelled::Only => {
                 tracing::debug!(binding = %self.intake.name, id = %identity.id, "a requester has cancelled its request");

@@ -66,6 +66,8 @@ const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 /// A member that is fenced twice within this time shares its `instance_id` with another process.
 const FENCED_AGAIN: Duration = Duration::from_secs(60);
+/// The same, even if replaced clients of this process are not closed yet.
+const MAX_FENCED: u32 = 4;
 /// Larger budgets are reduced to this number: more messages in progress do not help.
 const MAX_MESSAGES: usize = 1 << 16;
 
@@ -277,7 +279,7 @@ impl Task {
                 return Ok(());
             }
         };
-        let mut fenced_at: Option<Instant> = None;
+        let mut fenced_before: Option<(Instant, u32)> = None;
         loop {
             match session.read() {
                 End::Stopped => {
@@ -285,7 +287,7 @@ impl Task {
                     return Ok(());
                 }
                 End::Broken(code) => {
-                    if self.shares_its_name(code, &mut fenced_at) {
+                    if self.shares_its_name(code, &mut fenced_before) {
                         return Err(fenced(code));
                     }
                     tracing::warn!(reads = %self.plan.source, %code, "the Kafka consumer failed and is replaced");
@@ -316,14 +318,16 @@ impl Task {
     /// Whether another process has the same `instance_id`, so that this subscription has to end. Two such processes fence
     /// each other again and again. After an outage longer than its session, the coordinator also fences a member that no
     /// other process has replaced, but only once.
-    fn shares_its_name(&self, code: Code, fenced_at: &mut Option<Instant>) -> bool {
+    fn shares_its_name(&self, code: Code, before: &mut Option<(Instant, u32)>) -> bool {
         if code != Code::FencedInstanceId {
             return false;
         }
-        let is_again = fenced_at.is_some_and(|at| at.elapsed() < FENCED_AGAIN);
-        *fenced_at = Some(Instant::now());
-        // A client that was replaced has the same instance_id until it is closed.
-        let is_shared = is_again && Arc::strong_count(&self.replaced) == 1;
+        let recent = before.filter(|(at, _)| at.elapsed() < FENCED_AGAIN);
+        let times = 1 + recent.map_or(0, |(_, times)| times);
+        *before = Some((Instant::now(), times));
+        // A client that was replaced has the same instance_id until it is closed, and it may never be.
+        let is_alone = Arc::strong_count(&self.replaced) == 1;
+        let is_shared = times >= 2 && (is_alone || times >= MAX_FENCED);
         if is_shared {
             tracing::error!(reads = %self.plan.source, "another process uses the same instance_id: this subscription ends");
         }
@@ -713,7 +717,7 @@ impl<'a> Session<'a> {
 
 /// The error of a subscription that ends because another process has taken its place.
 fn fenced(code: Code) -> TransportError {
-    let what = "read as a member of a group: another process uses the same instance_id; give each process its own, and restart this one";
+    let what = "read as a member of a group: another process uses the same instance_id; give each process its own instance_id, and restart this one";
     TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
 }
 

@@ -15,15 +15,21 @@ use tokio::sync::Notify;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cancellables(Arc<Mutex<ById>>);
 
-type ById = HashMap<RequestIdentity, Vec<Arc<Notify>>>;
+type ById = HashMap<RequestIdentity, Vec<Waiting>>;
+
+/// One request.
+#[derive(Debug)]
+struct Waiting {
+    /// Its agent; empty if it names none.
+    agent: Text,
+    cancelled: Arc<Notify>,
+}
 
 /// What a request and its cancel have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RequestIdentity {
     /// The binding that read it.
     pub(crate) binding: Text,
-    /// Its agent; empty if it names none.
-    pub(crate) agent: Text,
     /// The key of its message.
     pub(crate) key: Option<Bytes>,
     /// Its id, as JSON.
@@ -52,7 +58,7 @@ pub(crate) enum Cancelled {
 // === impl Cancellables ===
 
 impl Cancellables {
-    pub(super) fn enter(&self, identity: RequestIdentity) -> Cancellable {
+    pub(super) fn enter(&self, identity: RequestIdentity, agent: Text) -> Cancellable {
         let entry = Cancellable {
             all: self.clone(),
             identity,
@@ -60,19 +66,24 @@ impl Cancellables {
         };
         let mut all = self.all();
         let same = all.entry(entry.identity.clone()).or_default();
-        same.push(Arc::clone(&entry.cancelled));
+        let cancelled = Arc::clone(&entry.cancelled);
+        same.push(Waiting { agent, cancelled });
         drop(all);
         entry
     }
 
-    pub(super) fn cancel(&self, identity: &RequestIdentity) -> Cancelled {
-        match self.all().get(identity).map(Vec::as_slice) {
-            None | Some([]) => Cancelled::Unknown,
-            Some([only]) => {
-                only.notify_one();
+    /// Cancels the request for this agent, or for any one if it is empty.
+    pub(super) fn cancel(&self, identity: &RequestIdentity, agent: &Text) -> Cancelled {
+        let all = self.all();
+        let same = all.get(identity).into_iter().flatten();
+        let mut same = same.filter(|request| agent.is_empty() || request.agent == *agent);
+        match (same.next(), same.next()) {
+            (None, _) => Cancelled::Unknown,
+            (Some(only), None) => {
+                only.cancelled.notify_one();
                 Cancelled::Only
             }
-            Some(_) => Cancelled::Several,
+            (Some(_), Some(_)) => Cancelled::Several,
         }
     }
 
@@ -95,7 +106,7 @@ impl Drop for Cancellable {
     fn drop(&mut self) {
         let mut all = self.all.all();
         if let Some(same) = all.get_mut(&self.identity) {
-            same.retain(|other| !Arc::ptr_eq(other, &self.cancelled));
+            same.retain(|other| !Arc::ptr_eq(&other.cancelled, &self.cancelled));
             if same.is_empty() {
                 all.remove(&self.identity);
             }

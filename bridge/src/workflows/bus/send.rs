@@ -56,8 +56,10 @@ impl WorkflowBinding {
         let event = self.events.answer(client, action, answer, size);
         let event = event.map_err(RoutingError::Unwritable)?;
         for copy in self.copies(client, client.reply_to.as_ref(), &event)? {
-            let sent = self.publisher.answer(copy).await;
-            sent.map_err(Undeliverable::Transport)?;
+            self.publisher
+                .until_confirmed(&copy)
+                .await
+                .map_err(Undeliverable::Transport)?;
         }
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Session<'_> {
     /// ends. The rebalance may be waiting for a dead member, so this does not wait for it to end.
     fn end_without_assignment(self, end: Instant) {
         let is_static = self.task.plan.config.instance_id.is_some();
-        tracing::info!(reads = %self.task.plan.source, is_static, "closing a Kafka client that has no partitions yet");
+        tracing::info!(reads = %self.task.plan.source, is_static, "closing a Kafka client that waits for its partitions");
         let (closing, closed) = std::sync::mpsc::channel::<()>();
         close_apart(self.client, closing);
         // Nothing is ever sent: the channel is disconnected when the client is closed.
