@@ -171,6 +171,7 @@ impl Exchanges {
         has_id.then(|| {
             let identity = RequestIdentity {
                 binding: requester.binding.clone(),
+                topic: requester.topic.clone(),
                 key: requester.key.clone(),
                 id: id.clone(),
             };

@@ -152,7 +152,7 @@ impl Calls {
         self.background.wait().await;
     }
 
-    /// Records that the bus has confirmed the request of a call.
+    /// Records that a bus has accepted the request of a call, so that its agent may get it.
     pub(crate) fn note_published(&self, copy: &Outgoing) {
         if let Some(call) = call_of(copy) {
             self.pending.note_published(call);

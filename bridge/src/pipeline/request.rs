@@ -218,6 +218,7 @@ impl Pipeline {
         };
         let identity = RequestIdentity {
             binding: self.intake.name.clone(),
+            topic: at.topic.clone(),
             key: at.message.key.clone(),
             id: params.request_id.get().into(),
         };

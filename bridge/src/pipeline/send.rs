@@ -104,9 +104,22 @@ impl Pipeline {
             // A copy that would have to wait is not sent here, so the work is limited by the messages received at once.
             let result = unconstrained(self.publisher.send(copy)).now_or_never();
             let Some(result) = result else { return false };
-            handed.push(Handed::of(result, None));
+            handed.push(self.handed(copy, result, None));
         }
         true
+    }
+
+    /// Records the result of a hand-over. A copy may arrive before it is confirmed, so that a cancel has to follow it.
+    fn handed(
+        &self,
+        copy: &Outgoing,
+        result: Result<Confirmation, TransportError>,
+        holder: Option<Holder>,
+    ) -> Handed {
+        if result.is_ok() {
+            self.calls.note_published(copy);
+        }
+        Handed::of(result, holder)
     }
 
     /// Hands over the remaining copies of a message. A request waits, after the rest of its message, until the bridge reads
@@ -194,8 +207,9 @@ impl Pipeline {
                 continue;
             }
             let result = self.publisher.send(&copy).await;
+            let handed = self.handed(&copy, result, holder);
             in_flight.copies.push(copy);
-            in_flight.handed.push(Handed::of(result, holder));
+            in_flight.handed.push(handed);
         }
         in_flight.sent = Instant::now();
     }
@@ -214,7 +228,6 @@ impl Pipeline {
     pub(super) fn record_confirmed(&self, in_flight: InFlight, now: Instant) -> Original {
         for copy in &in_flight.copies {
             self.publisher.confirmed(copy, now - in_flight.sent);
-            self.calls.note_published(copy);
         }
         in_flight.original
     }
@@ -264,7 +277,6 @@ impl Pipeline {
             };
             let Some(error) = failed else {
                 self.publisher.confirmed(&copy, sent.elapsed());
-                self.calls.note_published(&copy);
                 return Ok(());
             };
             if self.publisher.failure_action(&copy, &error) == FailureAction::Hold {

@@ -64,8 +64,9 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
 /// After this time the same error is a warning again.
 const WARN_AGAIN: Duration = Duration::from_secs(60);
-/// A member that is fenced twice within this time shares its `instance_id` with another process.
-const FENCED_AGAIN: Duration = Duration::from_secs(60);
+/// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes fence
+/// each other every few seconds; outages are rarer.
+const FENCED_AGAIN: Duration = Duration::from_secs(15);
 /// The same, even if replaced clients of this process are not closed yet.
 const MAX_FENCED: u32 = 4;
 /// Larger budgets are reduced to this number: more messages in progress do not help.

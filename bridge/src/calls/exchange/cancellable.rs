@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
+use a2abus_transports::Topic;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -30,6 +31,8 @@ struct Waiting {
 pub(crate) struct RequestIdentity {
     /// The binding that read it.
     pub(crate) binding: Text,
+    /// The topic that it was read from.
+    pub(crate) topic: Topic,
     /// The key of its message.
     pub(crate) key: Option<Bytes>,
     /// Its id, as JSON.
