@@ -133,21 +133,8 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
             owner: "answers".to_owned(),
             operation: Operation::Replies(config.calls.reply_topic.0.clone()),
         });
-        uses.extend(answers_without_a_call(transport, kind));
     }
     uses
-}
-
-/// On Kafka, where replicas share the reply topic, a message there that answers no call becomes a dead letter.
-fn answers_without_a_call(transport: &Name, kind: Option<TransportType>) -> Option<Access> {
-    if kind != Some(TransportType::Kafka) {
-        return None;
-    }
-    let reader = BindingConfig::responses("replies", transport)?;
-    Some(Access {
-        owner: "dead letters of answers".to_owned(),
-        operation: Operation::Write(Write::to(&reader.dead_letter.topic, Storage::Stream)),
-    })
 }
 
 /// How the bridge reads a binding.
