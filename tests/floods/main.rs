@@ -59,6 +59,7 @@ struct Target {
 }
 
 /// Counts are small, so that small floods reach them.
+/// A call of A2A goes on as a task when its client leaves, so its timeout is well below the deadline of the test.
 fn config(nats: &str, subjects: &str, door: SocketAddr, admin: SocketAddr) -> String {
     format!(
         r#"
@@ -66,7 +67,7 @@ transports: {{ bus: {{ type: nats, servers: ["{nats}"] }} }}
 default_route: [ {{ transport: bus, topic: "{subjects}.{{targetagent}}" }} ]
 agents: {{ {SILENT}: {{ description: Answers nothing. }} }}
 a2a: {{ max_requests_per_client: 1000, max_tasks_per_context: 1000 }}
-calls: {{ timeout: 60s, max_pending: 200 }}
+calls: {{ timeout: 20s, max_pending: 200 }}
 http:
   listen: "{door}"
   header_timeout: 2s
