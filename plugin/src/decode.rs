@@ -30,7 +30,7 @@ use crate::hint::{Framing, Hint};
 use crate::json::{BYTE_ORDER_MARK, Kind as JsonKind, Reader, check_utf8};
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::{Id, JsonRpc, splice};
-use crate::protocol::{Draft, Kind};
+use crate::protocol::{Draft, Family, Kind};
 use crate::text::Text;
 
 /// One unit of a payload, decoded.
@@ -61,6 +61,20 @@ pub struct Refused {
     pub error: DecodeError,
     /// The JSON-RPC id for the answer, if it is known for certain.
     pub id: Option<Id>,
+    /// Its sender, if it is a message of another family than JSON-RPC.
+    pub sender: Option<Box<RefusedSender>>,
+}
+
+/// The sender of a refused message, who understands errors of its own family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefusedSender {
+    /// The family of the message: A2E messages, E2A or legacy A2A.
+    pub family: Family,
+    /// The id of the message, which the error repeats, if it can be read.
+    pub id: Option<Text>,
+    /// Whether the message is an answer. An error about it could cause an endless exchange.
+    pub is_answer: bool,
 }
 
 /// The units of a payload in order, at least one. `U` is the result of a stage for each unit. A single unit is stored
@@ -105,14 +119,13 @@ pub(crate) fn decode_into<U>(
         decoder.run()
     });
     if let Err(error) = decoded {
-        let bytes = payload.clone();
-        let (index, id) = (0, None);
         units.clear();
         units.push(Err(Refused {
-            index,
-            bytes,
+            index: 0,
+            bytes: payload.clone(),
             error,
-            id,
+            id: None,
+            sender: None,
         }));
     }
 }
@@ -218,7 +231,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
                         self.lines = None;
                         let line = self.payload.get(start..end).unwrap_or_default();
                         let end = start + line.trim_ascii_end().len();
-                        self.refuse(self.payload.slice(start..end), error, None);
+                        self.refuse(self.payload.slice(start..end), error, None, None);
                     }
                 }
             }
@@ -235,7 +248,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         };
         self.units.clear();
         if let Some(error) = lines.refusal.take() {
-            return self.refuse(self.payload.clone(), error, None);
+            return self.refuse(self.payload.clone(), error, None, None);
         }
         let unit = Unit {
             index: 0,
@@ -265,12 +278,19 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         Err(DecodeError::new(DecodeErrorKind::TooLarge, offset, message))
     }
 
-    fn refuse(&mut self, bytes: Bytes, error: DecodeError, id: Option<Id>) {
+    fn refuse(
+        &mut self,
+        bytes: Bytes,
+        error: DecodeError,
+        id: Option<Id>,
+        sender: Option<Box<RefusedSender>>,
+    ) {
         self.units.push(Err(Refused {
             index: self.units.len(),
             bytes,
             error,
             id,
+            sender,
         }));
     }
 
@@ -288,7 +308,7 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             self.lines = None;
             let at = facts.span.start();
             let error = DecodeError::new(DecodeErrorKind::NotAnObject, at, "not a JSON object");
-            return self.refuse(bytes, error, None);
+            return self.refuse(bytes, error, None, None);
         }
         let parser = Parser {
             base: start,
@@ -314,7 +334,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
                     _ if facts.refuse_repeated(&[MemberPath::Id]).is_err() => None,
                     _ => parser.id().ok().flatten(),
                 };
-                self.refuse(bytes, error, id);
+                let sender = parser.sender();
+                self.refuse(bytes, error, id, sender);
             }
         }
     }

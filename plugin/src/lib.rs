@@ -80,7 +80,7 @@ mod text;
 pub mod time;
 
 pub use attribute::{EventId, Source, Time, TypePrefix};
-pub use decode::{IntoIter, Refused, Unit, Units, decode};
+pub use decode::{IntoIter, Refused, RefusedSender, Unit, Units, decode};
 pub use detect::{Detection, e2a_class};
 pub use error::{DecodeError, DecodeErrorKind, EventError, EventErrorKind};
 pub use event::{Data, Event, Value};

@@ -505,8 +505,10 @@ async fn a_message_about_the_connection_itself_is_refused() {
             json!({"type": ty, "id": "1", "version": "1.0", "ts": 1, "auth_token": "secret"});
         let response = world.post(path, message.to_string()).send().await.unwrap();
         let answer: Value = response.json().await.unwrap();
-        assert_eq!(answer["error"]["data"]["reason"], "link_local", "{answer}");
-        let message = answer["error"]["message"].as_str().unwrap();
+        assert_eq!(answer["type"], "error", "{answer}");
+        assert_eq!(answer["req_id"], "1", "{answer}");
+        assert_eq!(answer["detail"]["reason"], "link_local", "{answer}");
+        let message = answer["message"].as_str().unwrap();
         assert!(message.contains("is not published"), "{message}");
     }
     // The agent gets only the next one.

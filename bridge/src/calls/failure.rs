@@ -11,7 +11,7 @@ mod http;
 use ::http::StatusCode;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, code, code_of};
-use a2abus_plugin::{DecodeError, Family, Text, Unit, extension};
+use a2abus_plugin::{DecodeError, Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -182,6 +182,18 @@ impl Recipient {
                 family: unit.detection.family,
                 id: unit.extension_text(extension::COLLABORATION_ID).cloned(),
             },
+        }
+    }
+
+    /// The sender of a unit that was refused.
+    pub(crate) fn of_refused(refused: &Refused, dialect: Dialect) -> Self {
+        match (&refused.id, &refused.sender) {
+            (Some(id), _) => Self::new(id.token().clone(), dialect),
+            (None, Some(sender)) => Self::Message {
+                family: sender.family,
+                id: sender.id.clone(),
+            },
+            (None, None) => Self::unknown(dialect),
         }
     }
 
@@ -440,7 +452,7 @@ impl Failure {
             }),
             Family::A2eMessage => json!({
                 "type": "error", "id": &*id, "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
-                "code": if reason_code == "timeout" { "timeout" } else { "runtime_error" }, "message": message,
+                "code": self.a2e_code(), "message": message,
                 "detail": {"reason": reason_code}, "retryable": matches!(reason_code, "timeout" | "exhausted" | "agent_unavailable"),
             }),
             Family::Legacy => json!({
@@ -452,6 +464,17 @@ impl Failure {
             }
         };
         body.to_string().into()
+    }
+
+    /// The code of an A2E error. Source: docs/protocols/a2e-messages.md §3.
+    fn a2e_code(&self) -> &'static str {
+        match (self.reason, self.reason_code) {
+            (_, "unsupported_version") => "version_mismatch",
+            (Reason::Parse, _) => "parse_error",
+            (Reason::InvalidRequest | Reason::InvalidParams, _) => "invalid_message",
+            (Reason::Timeout, _) => "timeout",
+            _ => "runtime_error",
+        }
     }
 
     /// Inserts the id unchanged: as a JSON value, a number might lose digits.

@@ -94,9 +94,10 @@ impl Pipeline {
         if unit.is_some_and(is_answer) {
             return;
         }
-        let id = unit.and_then(|refused| Some(refused.id.as_ref()?.token().clone()));
-        let id = id.unwrap_or_else(|| Text::from_static("null"));
-        let recipient = Recipient::new(id, Dialect::JsonRpc);
+        let recipient = match unit {
+            Some(refused) => Recipient::of_refused(refused, Dialect::JsonRpc),
+            None => Recipient::unknown(Dialect::JsonRpc),
+        };
         let failure = match refusal {
             Refusal::Undecoded(refused) => Failure::refused(&refused.error),
             Refusal::Unreadable(error) => {
@@ -173,6 +174,9 @@ fn is_answer(refused: &Refused) -> bool {
         K::BothResultAndError | K::BadError | K::MissingVersion => return true,
         K::Empty | K::NotUtf8 | K::NotJson | K::TooDeep | K::TooLarge => return false,
         _ => {}
+    }
+    if let Some(sender) = &refused.sender {
+        return sender.is_answer;
     }
     let members: Result<HashMap<String, IgnoredAny>, _> = serde_json::from_slice(&refused.bytes);
     members.is_ok_and(|members| {

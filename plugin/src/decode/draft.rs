@@ -2,16 +2,19 @@
 
 use bytes::Bytes;
 
+use super::RefusedSender;
 use super::a2e_workflow::Lines;
 use super::parser::Parser;
-use crate::detect::{Detection, MemberPath};
+use crate::detect::{Detection, MemberPath, Shape};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::event::Event;
 use crate::format;
 use crate::json::BYTE_ORDER_MARK;
 use crate::limits::Limits;
+use crate::protocol::a2e_message;
 use crate::protocol::jsonrpc::JsonRpc;
-use crate::protocol::{Draft, Family};
+use crate::protocol::legacy::Act;
+use crate::protocol::{Draft, Family, Kind};
 
 impl Parser<'_> {
     /// The draft of the unit's event. `lines` collects the lines of a workflow, and is cleared by any other unit.
@@ -45,6 +48,52 @@ impl Parser<'_> {
             Family::E2a => self.e2a()?,
         };
         Ok((detection, None, draft))
+    }
+
+    /// The sender of a refused message, if its family is recognised and has errors of its own.
+    pub(super) fn sender(&self) -> Option<Box<RefusedSender>> {
+        let text = |path| self.facts.text(path).unwrap_or_default();
+        let family = match self.facts.family(self.hint) {
+            Ok(detection) => detection?.family,
+            // Another version of E2A.
+            Err(error) if error.pointer() == "/protocol_version" => Family::E2a,
+            Err(_) => return None,
+        };
+        let (id, is_answer) = match family {
+            Family::A2eMessage => {
+                let ty = text(MemberPath::Type);
+                let kind = a2e_message::kind(&ty, &text(MemberPath::ReqId));
+                let is_answer = matches!(kind, Kind::Response | Kind::Stream) || ty == "error";
+                (MemberPath::Id, is_answer)
+            }
+            Family::E2a => {
+                let shape = self.facts.e2a(self.hint);
+                let is_answer = match shape {
+                    Ok(shape) => matches!(
+                        shape,
+                        Some((
+                            Shape::Response | Shape::LegacyResponse | Shape::LegacyChunk,
+                            _
+                        ))
+                    ),
+                    Err(_) => self.facts.has(MemberPath::ResponseKind),
+                };
+                (MemberPath::RequestId, is_answer)
+            }
+            Family::Legacy => {
+                let act = Act::from_message_type(&text(MemberPath::MessageType));
+                let is_answer = act.is_some_and(|act| !act.is_request());
+                (MemberPath::MetadataCorrelationId, is_answer)
+            }
+            Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => return None,
+        };
+        let is_single = self.facts.refuse_repeated(&[id]).is_ok();
+        let id = is_single.then(|| self.attribute(id)).flatten();
+        Some(Box::new(RefusedSender {
+            family,
+            id,
+            is_answer,
+        }))
     }
 
     fn family(&self) -> Result<Detection, DecodeError> {

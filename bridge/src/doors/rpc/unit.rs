@@ -91,10 +91,7 @@ impl Item {
     ) -> Result<Self, (Failure, Recipient)> {
         let unit = unit.map_err(|refused| {
             metrics.refused(refused.error.kind());
-            let id = refused.id.as_ref().map(|id| id.token().clone());
-            let recipient = id.map_or(Recipient::unknown(common.dialect), |id| {
-                Recipient::new(id, common.dialect)
-            });
+            let recipient = Recipient::of_refused(&refused, common.dialect);
             (Failure::refused(&refused.error), recipient)
         })?;
         let data = unit.event().and_then(|event| data_of(event, common));
