@@ -38,7 +38,7 @@ use crate::calls::{self, Answer, CallError};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
-use crate::shares::Shares;
+use crate::shares::{Share, Shares};
 use crate::state::body;
 use crate::state::{
     ATTENDED, Following, Lagged, Logs, Position, StateError, TASKS, UNATTENDED, View,
@@ -74,6 +74,16 @@ enum Taken {
     End,
     /// It is the last one, and the agent works on another message of the task.
     Beside,
+}
+
+/// A message of a task, whose answer is recorded.
+struct Driven {
+    id: Text,
+    /// The state that the message found, if the task existed and the agent cannot be working on the message.
+    before: Option<State>,
+    /// Held until the answer ends. It is released before anything asks whether the agent has another message of the
+    /// task, so that of messages that end at the same moment one is the last.
+    call: Option<Share<Text>>,
 }
 
 /// One event of a task, for a subscriber.
@@ -306,11 +316,14 @@ impl Tasks {
     /// Records the agent's answer for an existing task until the answer ends.
     pub(crate) fn drive(self: &Arc<Self>, id: Text, mut answer: Box<Answer>) {
         let tasks = Arc::clone(self);
-        let call = self.calls.take(&id);
+        let mut message = Driven {
+            before: None,
+            call: self.calls.take(&id),
+            id,
+        };
         self.drivers.spawn(async move {
-            let _call = call;
-            let driven = tasks.driven((&id, None), &mut answer, None).await;
-            tasks.log_lost(&id, driven);
+            let driven = tasks.driven(&mut message, &mut answer, None).await;
+            tasks.log_lost(&message.id, driven);
         });
     }
 
@@ -326,21 +339,23 @@ impl Tasks {
     ) -> oneshot::Receiver<Result<T, StateError>> {
         let (tasks, first) = (Arc::clone(self), first.map(Box::new));
         let (sender, receiver) = oneshot::channel();
-        // The state that a message for an existing task finds.
-        let before = self.get(&id).map(|task| task.status.state);
-        let call = self.calls.take(&id);
+        let mut message = Driven {
+            before: self.get(&id).map(|task| task.status.state),
+            call: self.calls.take(&id),
+            id,
+        };
         self.drivers.spawn(async move {
-            let _call = call;
-            if let Err(error) = Box::pin(tasks.record(&id, &beginning)).await {
+            let id = &message.id;
+            if let Err(error) = Box::pin(tasks.record(id, &beginning)).await {
                 if let Err(Err(error)) = sender.send(Err(error)) {
-                    tasks.log_lost(&id, Err(error));
+                    tasks.log_lost(id, Err(error));
                 }
                 return;
             }
             // The caller may be gone.
             let _ = sender.send(Ok(begun.await));
-            let driven = tasks.driven((&id, before), &mut answer, first).await;
-            tasks.log_lost(&id, driven);
+            let driven = tasks.driven(&mut message, &mut answer, first).await;
+            tasks.log_lost(&message.id, driven);
         });
         receiver
     }
@@ -431,16 +446,16 @@ impl Tasks {
     // memory before.
     async fn driven(
         &self,
-        (id, mut before): (&Text, Option<State>),
+        message: &mut Driven,
         answer: &mut Answer,
         first: Option<Box<(AnswerPart, bool)>>,
     ) -> Result<(), StateError> {
         if let Some(first) = first
-            && Box::pin(self.take_first(id, *first, Origin::of_part(answer))).await?
+            && Box::pin(self.take_first(&message.id, *first, Origin::of_part(answer))).await?
         {
-            return Box::pin(self.finish(id)).await;
+            return Box::pin(self.finish(message)).await;
         }
-        while let Some((mut is_ended, mut subscription)) = self.follow_state(id) {
+        while let Some((mut is_ended, mut subscription)) = self.follow_state(&message.id) {
             while !is_ended {
                 tokio::select! {
                     part = answer.next() => {
@@ -448,14 +463,13 @@ impl Tasks {
                             // Another replica continues the task.
                             return Ok(());
                         }
-                        let before = before.take().filter(|_| match &part {
-                            Some(Err(error)) => answer.is_undelivered(error),
-                            Some(Ok(_)) | None => true,
-                        });
-                        let taken = self.take((id, before), part, Origin::of_part(answer));
+                        if matches!(&part, Some(Err(error)) if !answer.is_undelivered(error)) {
+                            message.before = None;
+                        }
+                        let taken = self.take(message, part, Origin::of_part(answer));
                         match Box::pin(taken).await? {
                             Taken::More => {}
-                            Taken::End => return Box::pin(self.finish(id)).await,
+                            Taken::End => return Box::pin(self.finish(message)).await,
                             Taken::Beside => return Ok(()),
                         }
                     },
@@ -469,7 +483,8 @@ impl Tasks {
             if is_ended {
                 // The task was cancelled, or has ended while its call continues. An agent with its own id for the task
                 // ended it, or got a request to cancel it. Any other agent gets the cancel of a dropped answer.
-                if self.get(id).is_some_and(|task| task.agents_id.is_some()) {
+                let task = self.get(&message.id);
+                if task.is_some_and(|task| task.agents_id.is_some()) {
                     answer.close();
                 }
                 return Ok(());
@@ -489,39 +504,41 @@ impl Tasks {
         Ok(last)
     }
 
-    /// Processes a part of the answer. `before` is the state that a message for an existing task found, unless the agent
-    /// may be working on that message.
+    /// Processes a part of the answer.
     async fn take(
         &self,
-        (id, before): (&Text, Option<State>),
+        message: &mut Driven,
         part: Option<Result<calls::Part, CallError>>,
         from: Origin,
     ) -> Result<Taken, StateError> {
+        // Once a part has arrived, the agent may be working on the message.
+        let before = message.before.take();
         match part {
             None => Ok(Taken::End),
             Some(Err(error)) => {
                 let why = failure_message(Failure::call(&error).message());
-                let (event, taken) = self.unanswered((id, before), why, &from.call);
-                self.record(id, &event).await?;
+                let (event, taken) = self.unanswered((message, before), why, &from.call);
+                self.record(&message.id, &event).await?;
                 Ok(taken)
             }
             Some(Ok(part)) => {
                 let last = part.last;
                 match AgentAnswer::of(part) {
                     Some(AgentAnswer::Result(reported)) => {
-                        self.record_from(id, reported, &from).await?
+                        self.record_from(&message.id, reported, &from).await?
                     }
                     Some(AgentAnswer::Error(part)) => {
                         let error = AgentError::of(&part);
                         let state = before.filter(|_| error.code != Some(TASK_NOT_FOUND));
                         let why = error.message();
-                        let (event, taken) = self.unanswered((id, state), why, &from.call);
+                        let (event, taken) = self.unanswered((message, state), why, &from.call);
                         // With its origin, so that other replicas know that the part was processed.
-                        self.record(id, &event.from(from.at(1, true))).await?;
+                        self.record(&message.id, &event.from(from.at(1, true)))
+                            .await?;
                         return Ok(taken);
                     }
                     // Progress in another protocol.
-                    None => self.record_taken(id, &from).await?,
+                    None => self.record_taken(&message.id, &from).await?,
                 }
                 Ok(if last { Taken::End } else { Taken::More })
             }
@@ -529,9 +546,11 @@ impl Tasks {
     }
 
     /// Completes a task whose answer has ended without a final state, unless the agent has another message of it.
-    async fn finish(&self, id: &Text) -> Result<(), StateError> {
+    async fn finish(&self, message: &mut Driven) -> Result<(), StateError> {
+        message.call = None;
+        let id = &message.id;
         match self.get(id) {
-            Some(task) if !task.status.state.is_at_rest() && self.calls.held_by(id) == 1 => {
+            Some(task) if !task.status.state.is_at_rest() && self.calls.held_by(id) == 0 => {
                 let status = Status::now(State::Completed, None);
                 self.record(id, &Event::Status(status)).await
             }
@@ -539,39 +558,32 @@ impl Tasks {
         }
     }
 
-    /// The end of a task whose message was refused, or not answered. If the task was waiting for that message, it waits for
-    /// another one. If the agent works on another message, or has asked for input meanwhile, the reason only becomes part
-    /// of the history.
+    /// The end of a task whose message was refused, or not answered. If the task was waiting for that message, it waits
+    /// for another one. If the agent works on another message, or has asked for input meanwhile, the reason only becomes
+    /// part of the history.
     fn unanswered(
         &self,
-        (id, before): (&Text, Option<State>),
+        (message, before): (&mut Driven, Option<State>),
         why: Message,
         call: &Text,
     ) -> (Event, Taken) {
+        message.call = None;
+        let id = &message.id;
         let task = self.get(id);
         let last = task.as_ref().and_then(|task| task.last_call().cloned());
         let other = last.filter(|last| last != call);
-        let state = task.map(|task| task.status.state);
-        let has_asked = state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
-        let is_held = self.calls.held_by(id) > 1;
         // A call of this replica has ended if it does not hold the task.
         let has_ended = |other: &Text| replica_of(other) == replica_of(call);
-        let said = |why| (Event::Said { message: why }, Taken::Beside);
-        match before.filter(|state| !state.is_terminal()) {
-            Some(state) if state.is_at_rest() && !is_held && other.is_none() => {
-                (Event::Status(Status::now(state, Some(why))), Taken::End)
-            }
-            Some(state)
-                if state.is_at_rest() || is_held || !other.as_ref().is_none_or(has_ended) =>
-            {
-                said(why)
-            }
-            None if is_held || has_asked => said(why),
-            Some(_) | None => (
-                Event::Status(Status::now(State::Failed, Some(why))),
-                Taken::End,
-            ),
+        let works_on_other = self.calls.held_by(id) > 0 || !other.as_ref().is_none_or(has_ended);
+        let waiting = before.filter(|state| state.is_at_rest() && !state.is_terminal());
+        let state = task.map(|task| task.status.state);
+        let is_waiting = state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
+        let has_asked = is_waiting && (waiting.is_none() || other.is_some());
+        if works_on_other || has_asked {
+            return (Event::Said { message: why }, Taken::Beside);
         }
+        let state = waiting.unwrap_or(State::Failed);
+        (Event::Status(Status::now(state, Some(why))), Taken::End)
     }
 
     /// Records an agent's update of a task for a caller.

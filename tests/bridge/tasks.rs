@@ -1062,6 +1062,30 @@ async fn a_refusal_does_not_interrupt_another_message_of_its_task() {
     }
 }
 
+/// Whichever of two refused messages ends last, the task is not left to an agent that has nothing to do.
+#[tokio::test]
+async fn a_task_rests_after_two_refusals_at_once() {
+    let bus = Bus::open().await;
+    for _ in 0..20 {
+        let response = bus.ask("message/send", user_message("ask")).await;
+        let task = response["result"]["id"].clone();
+        let mut streams = Vec::new();
+        for _ in 0..2 {
+            let mut message = message("refuse later");
+            message["taskId"] = task.clone();
+            streams.push(bus.stream(json!({ "message": message })).await);
+        }
+        bus.gate.add_permits(2);
+        for stream in streams {
+            timeout(SOON, stream.rest()).await.unwrap();
+        }
+        let task = bus.ask("tasks/get", json!({ "id": task })).await["result"].clone();
+        let state = task["status"]["state"].as_str().unwrap();
+        assert!(["input-required", "failed"].contains(&state), "{task}");
+        assert!(task.to_string().contains("that is not a city"), "{task}");
+    }
+}
+
 #[tokio::test]
 async fn the_messages_of_a_context_have_the_same_key() {
     let mut bus = Bus::open().await;
