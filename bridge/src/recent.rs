@@ -45,6 +45,14 @@ impl<K: Eq + Hash + Clone, V> Recent<K, V> {
         self.known.get(key)
     }
 
+    /// The value of a key, to change it.
+    pub(crate) fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.known.get_mut(key)
+    }
+
     /// Whether the map contains the key.
     pub(crate) fn contains<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> bool
     where

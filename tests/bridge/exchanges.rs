@@ -1,6 +1,6 @@
 //! Requests made on the bus are answered there, in any form of the agent's answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use a2abus_bridge::Bridge;
@@ -261,6 +261,34 @@ async fn the_cancel_of_a_requester_reaches_the_agent_with_the_id_that_it_knows()
     world.publish(requests(), cancel("\"mine\"")).await;
     let unknown = body(&world.next_request().await.message);
     assert_eq!(unknown["params"]["requestId"], "mine");
+    world.end().await;
+}
+
+/// The agent gets both, in order, or none of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_right_after_its_request_follows_it() {
+    let mut world = World::new().await;
+    let requests = || Address::topic(topic("requests"));
+    for number in 0..200 {
+        let id = number.to_string();
+        world.ask(request(&id)).await;
+        world.publish(requests(), cancel(&id)).await;
+    }
+    let last =
+        r#"{"jsonrpc":"2.0","id":"last","method":"tools/list","params":{"_agentId":"weather"}}"#;
+    world.ask(Message::plain(last)).await;
+    let (mut working, mut is_last) = (HashSet::new(), false);
+    while !is_last || !working.is_empty() {
+        let message = body(&world.next_request().await.message);
+        if message["method"] == "notifications/cancelled" {
+            let cancelled = message["params"]["requestId"].as_str().unwrap();
+            assert!(working.remove(cancelled), "{cancelled} is not known");
+        } else if message["method"] == "tools/list" {
+            is_last = true;
+        } else {
+            working.insert(message["id"].as_str().unwrap().to_owned());
+        }
+    }
     world.end().await;
 }
 
@@ -1012,6 +1040,49 @@ async fn an_unreadable_message_gets_an_error_at_once_at_its_reply_address() {
         }
         world.end().await;
     }
+}
+
+/// Programs that speak another protocol than JSON-RPC understand only its errors.
+#[tokio::test]
+async fn a_refused_message_of_another_family_gets_an_error_of_that_family() {
+    let mut world = World::new().await;
+    for (payload, reason, pointer, expected) in [
+        (
+            r#"{"type":"tool/call/req","id":"a-1","version":"1.0","ts":1,"_agentId":5}"#,
+            "bad_target",
+            "/detail/reason",
+            json!({ "type": "error", "req_id": "a-1", "code": "invalid_message", "retryable": false }),
+        ),
+        (
+            r#"{"protocol_version":"1.0","request_id":"r-1","channel":"web","method":5,"params":{}}"#,
+            "bad_method",
+            "/body/code",
+            json!({ "response_kind": "e2a.error", "request_id": "r-1", "is_final": true }),
+        ),
+        (
+            r#"{"protocol":"A2A","messageType":5,"metadata":{"correlationId":"c-1"}}"#,
+            "bad_method",
+            "/payload/reason",
+            json!({ "messageType": "FAILURE", "metadata": { "correlationId": "c-1" } }),
+        ),
+    ] {
+        world.ask(Message::plain(payload)).await;
+        let reply_message = body(&world.reply_message().await);
+        for (member, value) in expected.as_object().unwrap() {
+            assert_eq!(&reply_message[member], value, "{reply_message}");
+        }
+        let said = reply_message.pointer(pointer).unwrap().as_str().unwrap();
+        let said = said.trim_start_matches("E2A.").to_lowercase();
+        assert_eq!(said, reason, "{reply_message}");
+        let dead = receive(&mut world.dead, "the dead letter").await.message;
+        assert_eq!(text(&dead), payload);
+    }
+    // An error about an answer could cause an endless exchange.
+    let answer = r#"{"type":"tool/call/resp","id":"a-2","req_id":"a-1","version":"1.0","ts":1,"_agentId":5}"#;
+    world.ask(Message::plain(answer)).await;
+    receive(&mut world.dead, "the dead letter").await;
+    assert!(world.inbox.try_recv().is_none());
+    world.end().await;
 }
 
 #[tokio::test]

@@ -97,6 +97,56 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
     bridge.stop().await;
 }
 
+/// Requests wait for others (`linger`), and so must their cancels.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_on_kafka_does_not_overtake_its_request() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, name) = (Plain::new(&kafka), unique("cancels"));
+    for topic in ["in", "dlq", "answers", "agents.weather"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
+    }
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{name}.in], group: {name}, reply_topics: ['{name}.answers'], dead_letter: {{ topic: {name}.dlq }} }}]
+default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
+    ))
+    .await;
+    let (input, place) = (format!("{name}.in"), format!("{name}.answers"));
+    let agent = plain.read(&format!("{name}.agents.weather"), 1);
+    let headers = [("kafka_replyTopic", Some(place.as_str()))];
+    for id in 0..50 {
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+        let (request, cancel) = (request(id, "weather"), cancel.to_string());
+        tokio::join!(
+            plain.publish_with(&input, &headers, &request),
+            plain.publish_with(&input, &[], &cancel)
+        );
+    }
+    let last = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_agentId": "weather"}});
+    plain
+        .publish_with(&input, &headers, &last.to_string())
+        .await;
+    let (mut working, mut is_last) = (HashSet::new(), false);
+    while !is_last || !working.is_empty() {
+        let message = within("a request or a cancel", next(&agent)).await;
+        let message: Value = serde_json::from_slice(&message.body).unwrap();
+        if message["method"] == "notifications/cancelled" {
+            let cancelled = message["params"]["requestId"].as_str().unwrap();
+            assert!(working.remove(cancelled), "{cancelled} is not known");
+        } else if message["method"] == "tools/list" {
+            is_last = true;
+        } else {
+            working.insert(message["id"].as_str().unwrap().to_owned());
+        }
+    }
+    bridge.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nats_request_that_is_refused_is_answered_at_once() {
     let Some(nats) = named(Kind::Nats) else {

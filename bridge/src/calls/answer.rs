@@ -23,6 +23,7 @@ use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
 use crate::calls::question::{Abilities, Question, answered_question};
+use crate::metrics::CallOutcome;
 
 /// How long records wait for a missing earlier one. Source: docs/design.md §5.
 const GAP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -320,6 +321,10 @@ impl Answer {
                         false => self.ended = true,
                     }
                     self.account.answered(part.outcome);
+                    // A bridge reports that its attached server has not executed the request.
+                    if part.outcome == CallOutcome::Unavailable && self.consumed == 1 {
+                        self.sent_calls.iter().for_each(SentCalls::take_back);
+                    }
                 } else {
                     self.cancel.note_part(&part.body);
                 }
@@ -466,7 +471,6 @@ impl Answer {
     /// Ends the call with an error. The agent gets a cancel, unless the error shows that it is not working on the
     /// request, or that its answer is still wanted.
     fn fail(&mut self, error: CallError) -> CallError {
-        self.end();
         self.account.failed(&error);
         if let Some(sent_calls) = &self.sent_calls
             && self.is_undelivered(&error)
@@ -482,7 +486,9 @@ impl Answer {
                 | CallError::DestinationRefused(_)
                 | CallError::BadAnswer(_)
         );
-        if !is_not_cancelled {
+        if is_not_cancelled {
+            self.end();
+        } else {
             self.cancel();
         }
         error
@@ -497,10 +503,22 @@ impl Answer {
         self.may_have_arrived.load(Ordering::Relaxed)
     }
 
-    /// Sends the agent a cancel, if it may have received the request.
+    /// Ends the call, and sends the agent a cancel if it may have received the request. If the request is handed over
+    /// right now, its cancel follows it.
     fn cancel(&mut self) {
-        if self.is_rpc && self.may_have_arrived() {
-            self.calls.canceller.send(self.cancel.take());
+        // A caller over HTTP hands its request over itself, so nothing else does it meanwhile.
+        let is_early = self.is_rpc && self.publishing.0.is_none() && !self.may_have_arrived();
+        let mut cancel = Some(self.cancel.take());
+        if is_early {
+            cancel = cancel.and_then(|cancel| self.calls.canceller.keep(cancel));
+        }
+        self.end();
+        if is_early && cancel.is_none() && self.may_have_arrived() {
+            cancel = self.calls.canceller.take(self.id.call);
+        }
+        let is_sent = is_early || (self.is_rpc && self.may_have_arrived());
+        if let Some(cancel) = cancel.filter(|_| is_sent) {
+            self.calls.canceller.send(cancel);
         }
     }
 
@@ -538,7 +556,6 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         if !self.ended {
-            self.end();
             self.account.cancelled();
             self.cancel();
         }

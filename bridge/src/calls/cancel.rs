@@ -1,5 +1,7 @@
 //! The cancel that an agent gets when its caller no longer waits, in the agent's protocol.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_transports::Message;
@@ -13,6 +15,7 @@ use tracing::Level;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::log_limit::{LogLimit, LogLimits};
+use crate::recent::Recent;
 
 /// A call to cancel: its agent, and the destinations of its request.
 #[derive(Debug)]
@@ -29,6 +32,9 @@ pub struct Cancel {
 #[derive(Debug)]
 pub struct Canceller {
     queue: mpsc::Sender<Cancel>,
+    /// The cancels of calls that ended before their requests were handed to a bus. A request that is handed over at that
+    /// moment takes its cancel from here, or leaves `None` if it comes first. The other cancels are not sent.
+    early: Mutex<Recent<CallId, Option<Cancel>>>,
     dropped: IntCounter,
     log: LogLimit,
 }
@@ -36,6 +42,8 @@ pub struct Canceller {
 /// Maximum number of cancels that wait to be sent. Further ones are dropped; the agent's own deadline then ends the
 /// work.
 const QUEUE_CANCELS: usize = 1_024;
+/// Maximum number of early cancels that are remembered.
+const MAX_EARLY: usize = 1_024;
 
 // === impl Canceller ===
 
@@ -48,11 +56,42 @@ impl Canceller {
         (
             Self {
                 queue,
+                early: Mutex::new(Recent::new(MAX_EARLY)),
                 dropped,
                 log,
             },
             receiver,
         )
+    }
+
+    /// Keeps a cancel until its request is handed over. Returns it if that has happened already.
+    pub(crate) fn keep(&self, cancel: Cancel) -> Option<Cancel> {
+        let (mut early, call) = (self.early(), cancel.call());
+        if early.contains(&call) {
+            return Some(cancel);
+        }
+        early.insert(call, Some(cancel));
+        None
+    }
+
+    /// Takes a cancel that was kept.
+    pub(crate) fn take(&self, call: CallId) -> Option<Cancel> {
+        self.early().get_mut(&call)?.take()
+    }
+
+    /// Notes that the request of a call was handed over after the call had ended. Returns its cancel, if it was kept.
+    pub(crate) fn handed_over(&self, call: CallId) -> Option<Cancel> {
+        let mut early = self.early();
+        if let Some(kept) = early.get_mut(&call) {
+            return kept.take();
+        }
+        early.insert(call, None);
+        None
+    }
+
+    // Ignores poisoning: each change leaves the map consistent.
+    fn early(&self) -> MutexGuard<'_, Recent<CallId, Option<Cancel>>> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn send(&self, cancel: Cancel) {

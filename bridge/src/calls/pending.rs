@@ -384,11 +384,11 @@ impl PendingCalls {
         })
     }
 
-    /// Records that the bus has the request of a call.
-    pub fn note_published(&self, call: CallId) {
-        if let Some(entry) = self.table.get(&call) {
-            entry.may_have_arrived.store(true, Ordering::Relaxed);
-        }
+    /// Records that the bus has the request of a call. Returns whether the call is pending.
+    pub fn note_published(&self, call: CallId) -> bool {
+        let entry = self.table.get(&call);
+        let entry = entry.inspect(|entry| entry.may_have_arrived.store(true, Ordering::Relaxed));
+        entry.is_some()
     }
 
     /// Fails a call.

@@ -154,8 +154,12 @@ impl Calls {
 
     /// Records that a bus has accepted the request of a call, so that its agent may get it.
     pub(crate) fn note_published(&self, copy: &Outgoing) {
-        if let Some(call) = call_of(copy) {
-            self.pending.note_published(call);
+        if let Some(call) = call_of(copy)
+            && !self.pending.note_published(call)
+            && self.channels.is_ours(call)
+            && let Some(cancel) = self.canceller.handed_over(call)
+        {
+            self.canceller.send(cancel);
         }
     }
 

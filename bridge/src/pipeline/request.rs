@@ -335,9 +335,16 @@ impl Pipeline {
             CallError::unroutable(&error, &event)
         })?;
         let is_kept = requester.is_redeliverable;
-        let opened = self.calls.open(exchange, &copies, None, is_kept)?;
+        // `publish` sets `may_linger`. The call must keep the addresses with it, so that a cancel waits like its request,
+        // and does not overtake it.
+        let before = routed.copies.len();
         routed.publish(copies, unit);
-        Ok(opened)
+        let copies = routed.copies.get(before..).unwrap_or_default();
+        let opened = self.calls.open(exchange, copies, None, is_kept);
+        if opened.is_err() {
+            routed.copies.truncate(before);
+        }
+        opened
     }
 }
 
