@@ -196,8 +196,9 @@ impl Results {
     }
 
     /// Whether a request was claimed before, once the log has been read.
-    pub(crate) async fn is_claimed(&self, key: &str, claim: &Claim) -> bool {
-        self.view.caught_up().await.is_ok() && self.key_state(key, claim).is_some()
+    pub(crate) async fn is_claimed(&self, key: &str, claim: &Claim) -> Result<bool, StateError> {
+        self.view.caught_up().await?;
+        Ok(self.key_state(key, claim).is_some())
     }
 
     /// Runs `work`, and renews its claim until it ends.

@@ -173,7 +173,11 @@ async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
     });
     for answer in [hangs, crashes] {
         let message = answer["error"]["message"].as_str().unwrap_or_default();
-        assert!(message.contains("exited during the request"), "{answer}");
+        assert!(
+            message.contains("during the request, which may have been executed"),
+            "{answer}"
+        );
+        assert_eq!(answer["error"]["data"]["reason"], "answer_lost", "{answer}");
     }
     let answer = attached.call("/rpc/fixture", "echo").await;
     assert!(answer["result"].is_object(), "{answer}");
@@ -305,7 +309,10 @@ async fn a_call_that_arrives_while_the_program_ends_is_handled_by_its_next_run()
     let attached = Attached::open(", STUBBORN: yes").await;
     let answer = attached.call("/rpc/fixture", "close").await;
     let message = answer["error"]["message"].as_str().unwrap_or_default();
-    assert!(message.contains("exited during the request"), "{answer}");
+    assert!(
+        message.contains("during the request, which may have been executed"),
+        "{answer}"
+    );
     let answer = attached.call("/rpc/fixture", "effect").await;
     assert!(answer["result"].is_object(), "{answer}");
     attached.until_effects(&["effect"]).await;

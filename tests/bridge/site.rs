@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::http::SOON;
 
@@ -26,6 +27,7 @@ pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     pub(crate) recorder: Arc<Recorder>,
     runtime: Option<Runtime>,
+    shutdown: CancellationToken,
 }
 
 /// The state of the servers.
@@ -46,6 +48,8 @@ pub(crate) struct Recorder {
     slow_until: Mutex<Option<Instant>>,
     /// Calls of `hang` whose connections are open.
     pub(crate) hanging: AtomicUsize,
+    /// Lets calls of `wait` end.
+    pub(crate) released: CancellationToken,
     /// How many bytes each reader of the endless card has read before it disconnected.
     pub(crate) read_of_card: Mutex<Vec<usize>>,
 }
@@ -60,6 +64,7 @@ impl Site {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             recorder: Arc::default(),
             runtime: None,
+            shutdown: CancellationToken::new(),
         };
         site.begin().await;
         site
@@ -72,6 +77,8 @@ impl Site {
         let runtime = Runtime::new().unwrap();
         let (address, recorder) = (self.address, Arc::clone(&self.recorder));
         let (sender, receiver) = oneshot::channel();
+        self.shutdown = CancellationToken::new();
+        let shutdown = self.shutdown.clone().cancelled_owned();
         runtime.spawn(async move {
             let listener = loop {
                 // That of the former runtime may not be closed yet.
@@ -94,10 +101,16 @@ impl Site {
                 .route("/changing/.well-known/agent-card.json", get(changing_card))
                 .route("/endless/.well-known/agent-card.json", get(endless_card))
                 .with_state(recorder);
-            axum::serve(listener, router).await.unwrap();
+            let serving = axum::serve(listener, router);
+            serving.with_graceful_shutdown(shutdown).await.unwrap();
         });
         self.address = timeout(SOON, receiver).await.unwrap().unwrap();
         self.runtime = Some(runtime);
+    }
+
+    /// Takes no more requests, and answers those that it has.
+    pub(crate) fn shut_down(&self) {
+        self.shutdown.cancel();
     }
 
     /// Ends at once: connections break.
@@ -347,6 +360,10 @@ async fn tool(recorder: &Arc<Recorder>, id: &Value, params: &Value) -> Reply {
                 tokio::task::yield_now().await;
             }
             json_reply(&answer(id, &text("cancelled")))
+        }
+        "wait" => {
+            recorder.released.cancelled().await;
+            json_reply(&answer(id, &text("done")))
         }
         "hang" => {
             let _open = Hanging::new(recorder);

@@ -382,6 +382,17 @@ impl Link {
         })
     }
 
+    /// Fails the requests that the server has not received, so that its next run gets them, and those with a question,
+    /// whose answer could not reach the server. The others stay open.
+    pub(super) fn close_to_new_calls(&self) {
+        let mut open = self.open();
+        open.is_closed = true;
+        let asking: HashSet<u64> = open.questions.drain().map(|(_, it)| it.call).collect();
+        open.calls.retain(|number, call| {
+            call.parts.reached.load(Ordering::Acquire) && !asking.contains(number)
+        });
+    }
+
     /// Fails all requests when the server has ended.
     pub(super) fn close(&self) {
         let mut open = self.open();
@@ -492,6 +503,9 @@ impl Link {
     /// Forwards a question to the client of its call, with an unguessable id.
     fn question(&self, line: &Bytes, id: &RawValue, of: Option<u64>) -> Result<(), Refused> {
         let mut open = self.open();
+        if open.is_closed {
+            return Err(Refused::now("the session of the call has ended"));
+        }
         let (number, call) = open.owner(of, self.is_single)?;
         if open.questions.len() >= MAX_QUESTIONS {
             return Err(Refused::now("too many questions are unanswered"));

@@ -25,7 +25,7 @@ use super::health::Health;
 use super::lifecycle::MAX_MESSAGE;
 use super::link::{Log, Part, Parts};
 use super::version;
-use super::web::{SendError, Web, error_text, messages, no_answer, refused};
+use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
@@ -146,7 +146,7 @@ impl Plain {
         let response = self.post(posted).await?;
         let status = response.status();
         let content_type = response.headers().get(CONTENT_TYPE).cloned();
-        if status.is_client_error() {
+        if is_refusal(status) {
             parts.reached.store(false, Ordering::Release);
         }
         let mut messages = messages(response);

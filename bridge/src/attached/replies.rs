@@ -52,7 +52,7 @@ pub(super) struct Requester {
 /// An answer for a requester.
 pub(super) struct Answer {
     pub(super) body: Bytes,
-    /// Why the bridge answered instead of the server: `agent_unavailable` or `timeout`.
+    /// Why the bridge answered instead of the server: `agent_unavailable`, `answer_lost` or `timeout`.
     pub(super) failure: Option<Text>,
 }
 
@@ -66,7 +66,9 @@ impl Answer {
     pub(super) fn failed(failure: &Failure, recipient: &Recipient) -> Self {
         let stands_in = matches!(
             failure.reason(),
-            failure::Reason::AgentUnavailable | failure::Reason::Timeout
+            failure::Reason::AgentUnavailable
+                | failure::Reason::AnswerLost
+                | failure::Reason::Timeout
         );
         Self {
             body: failure.render(recipient),

@@ -1,13 +1,16 @@
 //! An attached MCP server: started, and restarted with a back-off when it ends.
 //!
 //! ```text
-//! begin ─> initialize ─> tools/list ─> up ─┬─ it ends: every call fails ─> pause ─> begin
+//! begin ─> initialize ─> tools/list ─> up ─┬─ it ends: its calls fail, or go on beside the next session ─> pause ─> begin
 //!                                          └─ the bridge ends
 //! ```
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use prometheus::IntCounter;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -15,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::lifecycle::{Lifecycle, RunEnd};
 use super::link::Log;
 use super::program::Program;
-use super::session::Session;
+use super::session::{Remaining, Session};
 use crate::bus::delivery::jittered;
 
 /// An attached MCP server.
@@ -51,13 +54,20 @@ impl Server {
             ServerTransport::Session(_) => MAX_SESSION_PAUSE,
         };
         let mut pause = PAUSES[0];
+        let mut former = FuturesUnordered::new();
         loop {
             let began = Instant::now();
             self.starts.inc();
-            let ended = match &self.transport {
-                ServerTransport::Program(program) => program.once(&self.lifecycle, &stop).await,
-                ServerTransport::Session(session) => session.once(&self.lifecycle, &stop).await,
+            let once = async {
+                match &self.transport {
+                    ServerTransport::Program(program) => {
+                        (program.once(&self.lifecycle, &stop).await, None)
+                    }
+                    ServerTransport::Session(session) => session.once(&self.lifecycle, &stop).await,
+                }
             };
+            let (ended, remaining) = beside(&mut former, once).await;
+            former.extend(remaining);
             let RunEnd::Failed(why, was_up) = ended else {
                 return;
             };
@@ -78,11 +88,8 @@ impl Server {
                     self.lifecycle.fails(why);
                 }
             }
-            if stop
-                .run_until_cancelled(sleep(jittered(pause)))
-                .await
-                .is_none()
-            {
+            let pausing = stop.run_until_cancelled(sleep(jittered(pause)));
+            if beside(&mut former, pausing).await.is_none() {
                 return;
             }
             pause = (pause * 2).min(longest);
@@ -99,8 +106,22 @@ impl Server {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited: its calls fail until it is restarted");
             }
             ServerTransport::Session(_) => {
-                tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: its calls fail until there is a new session");
+                tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: new calls wait for the next session");
             }
+        }
+    }
+}
+
+/// The result of `work`. Meanwhile the calls of former sessions go on.
+async fn beside<T>(
+    former: &mut FuturesUnordered<Remaining<'_>>,
+    work: impl Future<Output = T>,
+) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            result = &mut work => return result,
+            Some(()) = former.next() => {}
         }
     }
 }

@@ -151,11 +151,23 @@ impl AttachedBinding {
             Ok(Err(failure)) => failure,
             Err(_) => late("its server did not start in time"),
         };
-        if let Some((key, claim)) = claim
-            && let Ok(true) = timeout_at(until, self.results.is_claimed(key, claim)).await
-        {
-            return Err(Box::pin(self.once(request, (key, claim), deadlines)).await);
-        }
+        let Some((key, claim)) = claim else {
+            return Err(Answer::failed(&failure, &request.recipient()));
+        };
+        let failure = match timeout_at(until, self.results.is_claimed(key, claim)).await {
+            Ok(Ok(true)) => {
+                return Err(Box::pin(self.once(request, (key, claim), deadlines)).await);
+            }
+            Ok(Ok(false)) => failure,
+            // It may have been executed before.
+            Ok(Err(_)) | Err(_) => {
+                let message = format!(
+                    "{}; and the log that tells whether the request was executed before cannot be read",
+                    failure.message()
+                );
+                Failure::new(failure::Reason::AnswerLost, message)
+            }
+        };
         Err(Answer::failed(&failure, &request.recipient()))
     }
 
@@ -354,16 +366,15 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
         match answer {
             Ok(answer) => return answer,
             Err(Disconnected) if parts.reached.load(Ordering::Acquire) => {
-                return Err(Failure::new(failure::Reason::AgentUnavailable, GONE));
+                return Err(Failure::new(failure::Reason::AnswerLost, GONE));
             }
             Err(Disconnected) => {}
         }
     }
 }
 
-/// Why calls fail when their server has ended.
-const GONE: &str =
-    "the server of this agent exited during the request, which may have been executed";
+/// Why calls fail when their program or session has ended.
+const GONE: &str = "the server of this agent exited, or its session ended, during the request, which may have been executed";
 
 /// The answer to an A2A client that calls an MCP server.
 const NO_A2A: &str = "this agent is an MCP server, which does not accept A2A messages: use tools/call at /mcp or /rpc";

@@ -8,6 +8,7 @@
 //! Source: docs/protocols/mcp.md §11.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,12 +21,12 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Timeout, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, START, profile};
 use super::link::{Line, Link, Log, StartedCall};
-use super::web::{SendError, Web, error_text, messages, no_answer, refused};
+use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
 
@@ -44,15 +45,45 @@ struct Running<'s> {
     /// The headers of its requests: its id, and the revision of MCP.
     headers: HeaderMap,
     link: Arc<Link>,
+    pings: AtomicU64,
+}
+
+/// The messages of a session that wait, are being posted, or are cancelled.
+struct Posts<'s> {
+    queue: mpsc::Receiver<Line>,
+    posted: FuturesUnordered<BoxFuture<'s, Posted<'s>>>,
+    cancelled: FuturesUnordered<Timeout<BoxFuture<'s, Result<(), SessionEnd>>>>,
 }
 
 /// The outcome of posting a message.
 enum Posted<'s> {
     /// It is done. An error ends the session.
-    Over(Result<(), String>),
+    Over(Result<(), SessionEnd>),
     /// Nobody waits for the answer any more; the future reads the rest of the response.
-    Cancelled(BoxFuture<'s, Result<(), String>>),
+    Cancelled(BoxFuture<'s, Result<(), SessionEnd>>),
 }
+
+/// Why a session has ended.
+struct SessionEnd {
+    why: String,
+    /// Whether the server answers nothing any more, so that the calls it is working on fail. Otherwise it accepts no
+    /// new ones: it may be shutting down, and answer the others first.
+    is_dead: bool,
+}
+
+/// The outcome of a ping.
+#[derive(PartialEq, Eq)]
+enum Ping {
+    Answered,
+    NotAnswered,
+    /// The server no longer knows the session.
+    Lost,
+    /// The server cannot be reached.
+    NotSent,
+}
+
+/// The calls of an ended session that its server still works on.
+pub(super) type Remaining<'s> = BoxFuture<'s, ()>;
 
 const ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -78,16 +109,20 @@ const LOST: &str = "it no longer knows the session";
 // === impl Session ===
 
 impl Session {
-    /// Runs one session from start to end.
-    pub(super) async fn once(&self, lifecycle: &Lifecycle, stop: &CancellationToken) -> RunEnd {
+    /// Runs one session from start to end. Also returns the calls that its server still works on.
+    pub(super) async fn once(
+        &self,
+        lifecycle: &Lifecycle,
+        stop: &CancellationToken,
+    ) -> (RunEnd, Option<Remaining<'_>>) {
         let beginning = timeout(START, self.begin());
         let (headers, profile) = match stop.run_until_cancelled(beginning).await {
-            None => return lifecycle.down(None),
+            None => return (lifecycle.down(None), None),
             Some(Ok(Ok(begun))) => begun,
-            Some(Ok(Err(why))) => return lifecycle.down(Some(why)),
+            Some(Ok(Err(why))) => return (lifecycle.down(Some(why)), None),
             Some(Err(_)) => {
                 let why = format!("it did not answer initialize within {START:?}");
-                return lifecycle.down(Some(why));
+                return (lifecycle.down(Some(why)), None);
             }
         };
         // With room for a cancel of every call.
@@ -98,23 +133,40 @@ impl Session {
             Arc::clone(&lifecycle.watched),
             Arc::clone(&self.log),
         ));
-        let running = Running {
+        let running = Arc::new(Running {
             session: self,
             headers,
             link: Arc::clone(&link),
+            pings: AtomicU64::default(),
+        });
+        let mut posts = Posts {
+            queue,
+            posted: FuturesUnordered::new(),
+            cancelled: FuturesUnordered::new(),
         };
-        let why = tokio::select! {
+        let end = tokio::select! {
             () = stop.cancelled() => None,
-            why = running.carry(queue) => Some(why),
-            why = running.listen() => Some(why),
-            why = lifecycle.serve(&link, profile) => Some(why),
+            end = running.carry(&mut posts) => Some(end),
+            end = running.listen() => Some(end),
+            end = lifecycle.serve(&link, profile) => Some(end),
         };
-        let ended = lifecycle.down(why);
-        link.close();
-        if matches!(ended, RunEnd::Stopped) {
-            running.end().await;
+        match end {
+            Some(SessionEnd {
+                why,
+                is_dead: false,
+            }) => {
+                let ended = lifecycle.down(Some(why));
+                link.close_to_new_calls();
+                (ended, Some(running.finish(posts).boxed()))
+            }
+            end => {
+                let ended = lifecycle.down(end.map(|end| end.why));
+                if matches!(ended, RunEnd::Stopped) {
+                    running.end().await;
+                }
+                (ended, None)
+            }
         }
-        ended
     }
 
     /// Opens a session. Returns the headers of its requests, and the server's answer to `initialize`.
@@ -132,7 +184,7 @@ impl Session {
         let status = response.status();
         let mut headers = HeaderMap::new();
         headers.extend(response.headers().get(&ID).map(|id| (ID, id.clone())));
-        let answer = answer_to(&mut messages(response), 0).await;
+        let answer = answer_to(&mut messages(response), "0").await;
         let answer = answer.ok_or_else(|| format!("it answered initialize with HTTP {status}"))?;
         let profile = profile(&answer)?;
         let read: Result<Profile, _> = serde_json::from_str(profile.get());
@@ -150,8 +202,8 @@ impl Session {
     }
 }
 
-/// The answer to the request with this number among the messages of a response, if any.
-async fn answer_to(messages: &mut Messages<Incoming>, number: u64) -> Option<Bytes> {
+/// The answer to the request with this id, as JSON, among the messages of a response, if any.
+async fn answer_to(messages: &mut Messages<Incoming>, own: &str) -> Option<Bytes> {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(default, borrow)]
@@ -159,11 +211,10 @@ async fn answer_to(messages: &mut Messages<Incoming>, number: u64) -> Option<Byt
         #[serde(default, borrow)]
         id: Option<&'a RawValue>,
     }
-    let number = number.to_string();
     while let Ok(Some(message)) = messages.next().await {
         let read: Result<Message<'_>, _> = serde_json::from_slice(&message);
         let is_it =
-            read.is_ok_and(|it| it.method.is_none() && it.id.is_some_and(|id| id.get() == number));
+            read.is_ok_and(|it| it.method.is_none() && it.id.is_some_and(|id| id.get() == own));
         if is_it {
             return Some(message);
         }
@@ -173,45 +224,65 @@ async fn answer_to(messages: &mut Messages<Incoming>, number: u64) -> Option<Byt
 
 // === impl Running ===
 
-impl Running<'_> {
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+impl<'s> Running<'s> {
     /// Posts the messages of the link until that fails, and returns why.
-    async fn carry(&self, mut queue: mpsc::Receiver<Line>) -> String {
-        let mut posts = FuturesUnordered::new();
-        let mut cancelled = FuturesUnordered::new();
+    async fn carry(self: &Arc<Self>, posts: &mut Posts<'s>) -> SessionEnd {
         loop {
-            tokio::select! {
-                Some(posted) = posts.next() => match posted {
-                    Posted::Over(Ok(())) => {}
-                    Posted::Over(Err(why)) => return why,
-                    // Other calls need not wait for this one. If there are too many, drop it, which closes its
-                    // connection.
-                    Posted::Cancelled(call) if cancelled.len() < MAX_CANCELLED => {
-                        cancelled.push(timeout(PARTING, call));
-                    }
-                    Posted::Cancelled(_) => {}
-                },
-                Some(ended) = cancelled.next() => {
-                    if let Ok(Err(why)) = ended {
-                        return why;
-                    }
-                }
-                line = queue.recv(), if posts.len() < self.session.concurrency + QUEUE => {
-                    let Some(line) = line else {
-                        return "it is no longer used".to_owned();
-                    };
-                    posts.push(self.deliver(line));
-                }
+            if let Err(end) = self.step(posts).await {
+                return end;
             }
         }
     }
 
+    /// Waits for the calls that the server works on, and posts their cancels.
+    async fn finish(self: Arc<Self>, mut posts: Posts<'s>) {
+        while !(posts.posted.is_empty() && posts.cancelled.is_empty() && posts.queue.is_empty()) {
+            match self.step(&mut posts).await {
+                Ok(()) => {}
+                Err(end) if end.is_dead => return,
+                // A call that the server did not get is made in the next session.
+                Err(_) => self.link.close_to_new_calls(),
+            }
+        }
+    }
+
+    /// Posts a message, or notes the end of one. An error ends the session.
+    async fn step(self: &Arc<Self>, posts: &mut Posts<'s>) -> Result<(), SessionEnd> {
+        let Posts {
+            queue,
+            posted,
+            cancelled,
+        } = posts;
+        tokio::select! {
+            Some(over) = posted.next() => match over {
+                Posted::Over(result) => return result,
+                // Other calls need not wait for this one. If there are too many, drop it, which closes its connection.
+                Posted::Cancelled(call) if cancelled.len() < MAX_CANCELLED => {
+                    cancelled.push(timeout(PARTING, call));
+                }
+                Posted::Cancelled(_) => {}
+            },
+            Some(ended) = cancelled.next() => return ended.unwrap_or(Ok(())),
+            Some(line) = queue.recv(), if posted.len() < self.session.concurrency + QUEUE => {
+                posted.push(Arc::clone(self).deliver(line).boxed());
+            }
+        }
+        Ok(())
+    }
+
     /// Posts one message and reads the response until its caller no longer waits. An error ends the session.
-    async fn deliver(&self, line: Line) -> Posted<'_> {
+    async fn deliver(self: Arc<Self>, line: Line) -> Posted<'s> {
         match self.link.written(line) {
             None => Posted::Over(Ok(())),
             Some((bytes, Some(call))) => {
                 let over = call.over.clone();
-                let mut called = self.call(bytes, call).boxed();
+                let mut called = Arc::clone(&self).call(bytes, call).boxed();
                 tokio::select! {
                     called = &mut called => Posted::Over(called),
                     () = over.cancelled() => Posted::Cancelled(called),
@@ -231,7 +302,7 @@ impl Running<'_> {
     }
 
     /// Posts a request and reads its answer.
-    async fn call(&self, bytes: Bytes, call: StartedCall) -> Result<(), String> {
+    async fn call(self: Arc<Self>, bytes: Bytes, call: StartedCall) -> Result<(), SessionEnd> {
         let response = match self.post(bytes, call.headers.clone()).await {
             Ok(response) => response,
             Err(error) => return self.unanswered(&call, &error).await,
@@ -241,14 +312,14 @@ impl Running<'_> {
         let is_doubtful = match status {
             StatusCode::NOT_FOUND => self.has_id(),
             // Some servers use this status for an unknown session.
-            StatusCode::BAD_REQUEST => self.has_id() && self.is_lost().await,
+            StatusCode::BAD_REQUEST => self.has_id() && self.ping().await != Ping::Answered,
             _ => false,
         };
         if is_doubtful {
             self.link.unwritten(call.number);
-            return Err(LOST.to_owned());
+            return Err(SessionEnd::of(LOST));
         }
-        if status.is_client_error() {
+        if is_refusal(status) {
             self.link.unwritten(call.number);
         }
         let mut messages = messages(response);
@@ -292,25 +363,27 @@ impl Running<'_> {
     }
 
     /// Fails a call without an answer. If the server is gone, the session ends.
-    async fn unanswered(&self, call: &StartedCall, error: &SendError) -> Result<(), String> {
+    async fn unanswered(&self, call: &StartedCall, error: &SendError) -> Result<(), SessionEnd> {
         if !error.may_be_sent {
             // The next session sends it.
             self.link.unwritten(call.number);
-            return Err(error.why.clone());
+            return Err(SessionEnd::of(&error.why));
         }
         self.link.fail(call.number, error.failure());
-        match self.is_lost().await {
-            true => Err(error.why.clone()),
-            false => Ok(()),
+        match self.ping().await {
+            Ping::Answered => Ok(()),
+            Ping::NotSent => Err(SessionEnd::of(&error.why)),
+            Ping::Lost => Err(SessionEnd::of(LOST)),
+            Ping::NotAnswered => Err(SessionEnd::dead(error.why.clone())),
         }
     }
 
     /// Posts a message that has no answer.
-    async fn post_unanswered(&self, bytes: Bytes) -> Result<(), String> {
+    async fn post_unanswered(&self, bytes: Bytes) -> Result<(), SessionEnd> {
         let response = self.post(bytes, HeaderMap::new()).await;
         match response.map(|response| response.status()) {
             Ok(status) if status.is_success() => Ok(()),
-            Ok(StatusCode::NOT_FOUND) if self.has_id() => Err(LOST.to_owned()),
+            Ok(StatusCode::NOT_FOUND) if self.has_id() => Err(SessionEnd::of(LOST)),
             Ok(status) => {
                 let what = format!(
                     "an attached server answered a notification or a response with HTTP {status}"
@@ -325,17 +398,17 @@ impl Running<'_> {
                 ));
                 Ok(())
             }
-            Err(error) => Err(error.why),
+            Err(error) => Err(SessionEnd::of(&error.why)),
         }
     }
 
     /// Reads the GET stream, for messages that belong to no request. Returns why the session has ended.
-    async fn listen(&self) -> String {
+    async fn listen(&self) -> SessionEnd {
         let mut failed = 0;
         loop {
             match self.ask(Method::GET).await {
                 Ok(response) => match response.status() {
-                    StatusCode::NOT_FOUND if self.has_id() => return LOST.to_owned(),
+                    StatusCode::NOT_FOUND if self.has_id() => return SessionEnd::of(LOST),
                     // The server offers no GET stream.
                     status if status.is_client_error() => return pending().await,
                     status if status.is_success() => {
@@ -350,7 +423,7 @@ impl Running<'_> {
                     }
                     _ => {}
                 },
-                Err(error) if !error.may_be_sent => return error.why,
+                Err(error) if !error.may_be_sent => return SessionEnd::of(&error.why),
                 Err(_) => {}
             }
             sleep(jittered(PAUSES[failed.min(PAUSES.len() - 1)])).await;
@@ -358,14 +431,27 @@ impl Running<'_> {
         }
     }
 
-    /// Whether the session is lost or the server is gone: it does not answer a ping.
-    async fn is_lost(&self) -> bool {
-        let ping = Bytes::from_static(br#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#);
+    /// Whether the server still answers in this session.
+    async fn ping(&self) -> Ping {
+        // An id must not be used twice in a session, and some servers drop one of two concurrent pings with the same id.
+        let number = self.pings.fetch_add(1, Ordering::Relaxed);
+        let id = format!(r#""ping-{number}""#);
+        let ping = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
         let pinged = async {
-            let response = self.post(ping, HeaderMap::new()).await.ok()?;
-            answer_to(&mut messages(response), 0).await
+            match self.post(ping.into(), HeaderMap::new()).await {
+                Ok(response) if response.status() == StatusCode::NOT_FOUND && self.has_id() => {
+                    Ping::Lost
+                }
+                Ok(response) => match answer_to(&mut messages(response), &id).await {
+                    Some(_) => Ping::Answered,
+                    None => Ping::NotAnswered,
+                },
+                Err(error) if error.may_be_sent => Ping::NotAnswered,
+                Err(_) => Ping::NotSent,
+            }
         };
-        !matches!(timeout(PING_TIMEOUT, pinged).await, Ok(Some(_)))
+        let pinged = timeout(PING_TIMEOUT, pinged).await;
+        pinged.unwrap_or(Ping::NotAnswered)
     }
 
     /// Ends the session with DELETE.
@@ -395,5 +481,22 @@ impl Running<'_> {
         headers.insert(http::header::ACCEPT, accept);
         let web = &self.session.web;
         web.ask(method, web.url().clone(), headers).await
+    }
+}
+
+// === impl SessionEnd ===
+
+impl SessionEnd {
+    /// The server accepts no new calls.
+    fn of(why: &str) -> Self {
+        let why = why.to_owned();
+        let is_dead = false;
+        Self { why, is_dead }
+    }
+
+    /// The server answers nothing any more.
+    fn dead(why: String) -> Self {
+        let is_dead = true;
+        Self { why, is_dead }
     }
 }

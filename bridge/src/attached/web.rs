@@ -187,10 +187,10 @@ impl SendError {
 
     /// The error for the caller.
     pub(super) fn failure(&self) -> Failure {
-        unavailable(&match self.may_be_sent {
-            true => format!("{}; the request may have been executed", self.why),
-            false => format!("it cannot be reached: {}", self.why),
-        })
+        match self.may_be_sent {
+            true => lost(&self.why),
+            false => unavailable(&format!("it cannot be reached: {}", self.why)),
+        }
     }
 }
 
@@ -203,25 +203,43 @@ impl From<NoResponse> for SendError {
     }
 }
 
-/// The error for a server that does not answer.
-pub(super) fn unavailable(why: &str) -> Failure {
+/// The error for a request that the server has not executed.
+fn unavailable(why: &str) -> Failure {
     let message = format!("no answer from the server of this agent: {why}");
     Failure::new(Reason::AgentUnavailable, message)
+}
+
+/// The error for a request that the server may have executed.
+fn lost(why: &str) -> Failure {
+    let message = format!(
+        "no answer from the server of this agent: {why}; the request may have been executed"
+    );
+    Failure::new(Reason::AnswerLost, message)
 }
 
 /// The error for a successful response in which there is no answer.
 pub(super) fn no_answer(status: StatusCode, content_type: Option<&HeaderValue>) -> Failure {
     let content_type = content_type.and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or("no content type");
-    unavailable(&format!(
-        "its response (HTTP {status}, {content_type}) contains no JSON-RPC answer with the id of the request; the request may have been executed"
+    lost(&format!(
+        "its response (HTTP {status}, {content_type}) contains no JSON-RPC answer with the id of the request"
     ))
+}
+
+/// Whether a status says that the request was not executed. A server may have failed half way, a redirect may follow
+/// the work, and a proxy may have waited in vain.
+pub(super) fn is_refusal(status: StatusCode) -> bool {
+    status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT
 }
 
 /// The error for a server that answered with a status, and possibly with the text of an error.
 pub(super) fn refused(status: StatusCode, text: Option<&str>) -> Failure {
     let text = text.map_or_else(String::new, |text| format!(": {text}"));
-    unavailable(&format!("it answered with HTTP {status}{text}"))
+    let why = format!("it answered with HTTP {status}{text}");
+    match is_refusal(status) {
+        true => unavailable(&why),
+        false => lost(&why),
+    }
 }
 
 /// The text of a JSON-RPC error that names no request.

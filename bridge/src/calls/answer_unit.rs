@@ -107,6 +107,7 @@ impl AnswerUnit {
         let reason = event.and_then(|event| event.extension_text(extension::FAILURE_REASON));
         match reason.map(Text::as_str) {
             Some("agent_unavailable") => CallOutcome::Unavailable,
+            Some("answer_lost") => CallOutcome::Failed,
             Some("timeout") => CallOutcome::Timeout,
             _ => CallOutcome::Answered,
         }

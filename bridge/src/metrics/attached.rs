@@ -50,7 +50,7 @@ const STARTS: Definition = Definition {
     name: "a2abus_attached_starts_total",
     unit: "starts",
     labels: &["agent"],
-    help: "Starts of the program of an attached agent, including restarts.",
+    help: "Attempts to start the program of an attached agent, or to open a session with its server.",
 };
 const DROPS: Definition = Definition {
     name: "a2abus_attached_dropped_total",
