@@ -175,7 +175,13 @@ class Bridge:
                 }
             },
             "calls": {"timeout": timeout, "reply_topic": ANSWERS, "reply_partitions": 2},
-            "http": {"listen": f"127.0.0.1:{door}", "drain_grace": "5s"},
+            "http": {
+                "listen": f"127.0.0.1:{door}",
+                "drain_grace": "5s",
+                # All clients have one address, and share two cores: 1,000 connect before the first of them sends.
+                "header_timeout": "60s",
+                "max_connections_per_client": 4096,
+            },
             "admin": {"listen": f"127.0.0.1:{admin}"},
         }
 

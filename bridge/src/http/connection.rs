@@ -155,7 +155,9 @@ pub(super) async fn serve_connection(
             request,
         )
     });
+    // Bytes that have arrived count before a deadline: after the process stood still, both are ready.
     let builder = tokio::select! {
+        biased;
         builder = builder_for(&stream, shared.bounds) => builder,
         () = idle_grace.as_mut() => return,
         end = watch.end() => return shared.note_end(peer, &end),
@@ -165,6 +167,7 @@ pub(super) async fn serve_connection(
     let mut open = true;
     loop {
         tokio::select! {
+            biased;
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(error = &*error, "a connection ended early");

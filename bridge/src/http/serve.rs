@@ -228,6 +228,7 @@ mod tests {
         farewell: CancellationToken,
         shutdown: CancellationToken,
         serving: JoinHandle<()>,
+        metrics: Arc<Metrics>,
     }
 
     async fn start(router: Router, bounds: ConnectionBounds) -> Server {
@@ -238,13 +239,14 @@ mod tests {
             farewell: farewell.clone(),
             shutdown: shutdown.clone(),
         };
+        let metrics = Arc::new(Metrics::new().unwrap());
         let serving = tokio::spawn(serve(Listener {
             socket: listener,
             router,
             bounds,
             ending,
             name: "test",
-            metrics: Arc::new(Metrics::new().unwrap()),
+            metrics: Arc::clone(&metrics),
             log: LogLimits::default(),
         }));
         Server {
@@ -252,6 +254,7 @@ mod tests {
             farewell,
             shutdown,
             serving,
+            metrics,
         }
     }
 
@@ -354,6 +357,30 @@ mod tests {
                 took >= Duration::from_millis(250),
                 "{beginning:?} took {took:?}"
             );
+        }
+    }
+
+    /// A process that stood still finds the requests that have arrived and its deadlines at the same moment.
+    #[tokio::test]
+    async fn requests_that_arrive_while_the_process_stands_still_are_served() {
+        let router = Router::new().route("/", get(|| async { "served" }));
+        let server = start(router, BOUNDS).await;
+        let mut clients = Vec::new();
+        for _ in 0..BOUNDS.max_connections {
+            clients.push(send(&server, b"").await);
+        }
+        let open = server.metrics.connections("test");
+        while open.get() < i64::try_from(clients.len()).unwrap() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        // The task of the last one begins.
+        tokio::task::yield_now().await;
+        for client in &mut clients {
+            client.write_all(GET).await.unwrap();
+        }
+        std::thread::sleep(BOUNDS.header_timeout * 2);
+        for client in &mut clients {
+            assert!(read_head(client).await.starts_with("HTTP/1.1 200"));
         }
     }
 
