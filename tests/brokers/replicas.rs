@@ -9,8 +9,8 @@ use std::time::Duration;
 use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::nats::{Nats, NatsConfig};
 use a2abus_transports::{
-    Address, AnyTransport, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
+    Address, AnyTransport, Delivery, Health, Message, Outcome, Reading, Subscription, Topic,
+    TopicFilter, Transport as _,
 };
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
@@ -685,6 +685,76 @@ state: {{ log: state, create: true }}"
         }
     })
     .await;
+    bridge.stop().await;
+}
+
+/// Other replicas follow the answer to a call with a key, so an outage of its bus does not end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_a_key_outlives_an_outage_of_its_bus() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let Some(server) = Private::start_new(Kind::Nats).await else {
+        return;
+    };
+    let nats = format!("nats://{}", server.address());
+    let bus = Nats::connect(NatsConfig::new([nats.as_str()]))
+        .await
+        .unwrap();
+    let topic = unique("outage");
+    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let bridge = Running::start(&format!(
+        "
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: nats, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies, timeout: 60s }}
+state: {{ log: kafka, create: true, prefix: {topic} }}"
+    ))
+    .await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let call = |key: Option<&str>| {
+        let params = json!({ "text": key.unwrap_or("keyless") });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": params });
+        let request = http.post(format!("{}/rpc/weather", bridge.door));
+        let request = match key {
+            Some(key) => request.header("idempotency-key", key),
+            None => request,
+        };
+        tokio::spawn(async move {
+            request
+                .json(&body)
+                .send()
+                .await
+                .unwrap()
+                .text()
+                .await
+                .unwrap()
+        })
+    };
+    let (keyed, keyless) = (call(Some("keyed")), call(None));
+    within("the agent has the requests", async {
+        while agent.count() < 2 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    server.kill().await;
+    let keyless = within("the call without a key fails", keyless).await;
+    let keyless = keyless.unwrap();
+    assert!(keyless.contains(r#""reason":"answer_lost""#), "{keyless}");
+    server.start().await;
+    within("the bridge and the agent are connected", async {
+        while !bridge.report().ready || *agent.bus.health().borrow() != Health::Up {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    agent.is_let.send_replace(true);
+    let keyed = within("the call with a key is answered", keyed).await;
+    let keyed = keyed.unwrap();
+    assert!(keyed.contains(r#""echo":"keyed""#), "{keyed}");
     bridge.stop().await;
 }
 

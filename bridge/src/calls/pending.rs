@@ -397,11 +397,11 @@ impl PendingCalls {
     }
 
     /// Fails the calls that match. Returns how many.
-    pub fn fail_where(&self, matches: impl Fn(&Entry) -> bool, error: &CallError) -> usize {
+    pub fn fail_where(&self, matches: impl Fn(CallId, &Entry) -> bool, error: &CallError) -> usize {
         let calls: Vec<CallId> = self
             .table
             .iter()
-            .filter(|entry| matches(entry.value()))
+            .filter(|entry| matches(*entry.key(), entry.value()))
             .map(|entry| *entry.key())
             .collect();
         calls

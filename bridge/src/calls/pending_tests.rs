@@ -129,6 +129,9 @@ fn calls_fail_with_the_cause_of_their_bus() {
     let (entry, mut receiver) = entry(1);
     assert!(table.register(call, entry));
     let error = CallError::Unavailable(Text::from_static("gone"));
-    assert_eq!(table.fail_where(|entry| entry.request.streamed, &error), 1);
+    assert_eq!(
+        table.fail_where(|_, entry| entry.request.streamed, &error),
+        1
+    );
     assert_eq!(received(&mut receiver), Err(error));
 }
