@@ -54,6 +54,8 @@ pub(super) struct CardState {
     tried: Option<Instant>,
     /// When the last successful one started.
     read: Option<Instant>,
+    /// Why the last attempt failed, if it did.
+    failure: Option<String>,
 }
 
 /// A request as the server gets it.
@@ -354,14 +356,17 @@ impl Plain {
         state.tried = started;
         let looked = timeout(REQUEST_TIMEOUT, self.look()).await;
         let looked = looked.unwrap_or_else(|_| Err("no response in time".to_owned()));
+        // It is tried every few seconds, so only a new cause is logged.
         if let Err(why) = &looked
+            && state.failure.as_ref() != Some(why)
             && let Some(suppressed) = self.log.ends.allow()
         {
-            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read");
+            tracing::warn!(agent = %self.log.agent, why, suppressed, "the card of an attached A2A server cannot be read: trying again");
         }
         if looked.is_ok() {
             state.read = started;
         }
+        state.failure = looked.err();
     }
 
     /// Checks whether the server can be reached.

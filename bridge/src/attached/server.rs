@@ -74,7 +74,7 @@ impl Server {
             if began.elapsed() > STEADY {
                 pause = PAUSES[0];
             }
-            self.report(&why, pause);
+            self.report(&why, was_up, pause);
             match (&self.transport, was_up) {
                 (ServerTransport::Program(_), true) => self.lifecycle.away(&why),
                 // The server may still be reachable; the next session shows that.
@@ -96,17 +96,23 @@ impl Server {
         }
     }
 
-    fn report(&self, why: &str, pause: Duration) {
+    fn report(&self, why: &str, was_up: bool, pause: Duration) {
         let Some(suppressed) = self.log.ends.allow() else {
             return;
         };
         let (agent, pause_ms) = (&self.log.agent, pause.as_millis());
-        match &self.transport {
-            ServerTransport::Program(_) => {
-                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited: its calls fail until it is restarted");
+        match (&self.transport, was_up) {
+            (ServerTransport::Program(_), true) => {
+                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited: new calls wait until it is restarted");
             }
-            ServerTransport::Session(_) => {
+            (ServerTransport::Program(_), false) => {
+                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited before it was ready: its calls fail until it starts");
+            }
+            (ServerTransport::Session(_), true) => {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: new calls wait for the next session");
+            }
+            (ServerTransport::Session(_), false) => {
+                tracing::error!(%agent, why, pause_ms, suppressed, "cannot start a session with the server of an attached agent: its calls fail until one starts");
             }
         }
     }
