@@ -178,13 +178,14 @@ impl ViewStatus {
         self.readiness.set(self.condition, Err(ended));
     }
 
-    /// Reports readiness: ready if the view has caught up and its log answers, else the progress or the cause.
+    /// Reports readiness: ready if the view has caught up and its log answers, else the progress or the cause. Degraded
+    /// if the log stores no records: calls that need no record still work.
     async fn be_ready(&self) {
         let mut progress = self.progress.clone();
         loop {
-            let met = {
+            let (met, unwritten) = {
                 let now = progress.borrow_and_update();
-                if let Some(cause) = &now.silent {
+                let met = if let Some(cause) = &now.silent {
                     Err(cause.to_string())
                 } else if now.is_caught_up {
                     Ok(())
@@ -192,12 +193,24 @@ impl ViewStatus {
                     Err("waiting for its log".to_owned())
                 } else {
                     Err(format!("{} records behind", now.behind()))
-                }
+                };
+                (met, now.unwritten.clone())
             };
             let is_met = met.is_ok();
             self.readiness.set(self.condition.clone(), met);
+            match &unwritten {
+                Some(cause) => {
+                    let cause = format!("records are not stored: {cause}");
+                    self.readiness.degraded(self.condition.clone(), cause);
+                }
+                None => self.readiness.restored(&self.condition),
+            }
+            let is_unwritten = unwritten.is_some();
             let changed = if is_met {
-                let is_lost = |now: &Progress| !now.is_caught_up || now.silent.is_some();
+                let is_lost = |now: &Progress| {
+                    let is_same = now.unwritten.is_some() == is_unwritten;
+                    !now.is_caught_up || now.silent.is_some() || !is_same
+                };
                 progress.wait_for(is_lost).await.map(drop)
             } else {
                 progress.changed().await

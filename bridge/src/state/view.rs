@@ -49,6 +49,8 @@ pub struct Progress {
     /// Why records of other replicas are not seen, if so: the log does not answer queries for its end, or its records are
     /// not read.
     pub silent: Option<Arc<str>>,
+    /// Why the last record was not stored, if so. After a minute without records it is forgotten.
+    pub unwritten: Option<Arc<str>>,
 }
 
 /// The state computed from a log. Cheap to clone; all clones share it. It reflects the applied records only: to see the
@@ -73,6 +75,8 @@ struct Shared<F: Fold> {
     last_end: Mutex<Option<(Instant, Cursor)>>,
     /// Whether a log line has said that records are delayed.
     is_delayed: AtomicBool,
+    /// Whether the last record was not stored. A copy of the progress, which takes no lock to read.
+    is_unwritten: AtomicBool,
 }
 
 struct State<E> {
@@ -87,6 +91,8 @@ struct State<E> {
     answers: Check,
     /// Whether its new records are read.
     reads: Check,
+    /// When a record was last not stored.
+    unwritten_at: Option<Instant>,
     /// The last applied record at the last query.
     last_applied: Cursor,
     /// The last applied record at the last look at the waiting tasks, and the number of looks in a row that found waiting
@@ -117,6 +123,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 const FAILURES: u32 = 2;
 /// After this many further checks a log that is still not read is opened again.
 const REOPENED: u32 = 12;
+/// After this time without another failure, a record that was not stored is no longer reported.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 /// The first and the longest pause between attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
@@ -134,6 +142,7 @@ impl<F: Fold> View<F> {
             progress: watch::Sender::new(Progress::default()),
             last_end: Mutex::default(),
             is_delayed: AtomicBool::new(false),
+            is_unwritten: AtomicBool::new(false),
         });
         let task = tokio::spawn(run(CloseOnDrop(Arc::clone(&shared))));
         let task = ViewTask {
@@ -311,7 +320,9 @@ impl<F: Fold> View<F> {
         let name = self.shared.log.spec().name;
         let waited = deadline;
         let stored = timeout(deadline, appended).await;
-        stored.unwrap_or(Err(StateError::NotStored { name, waited }))
+        let stored = stored.unwrap_or(Err(StateError::NotStored { name, waited }));
+        self.shared.note_stored(&stored);
+        stored
     }
 
     /// Waits until the view has applied everything that is now in the log, from any replica. Concurrent callers share
@@ -554,6 +565,26 @@ impl<F: Fold> Shared<F> {
         failures
     }
 
+    /// Records whether the log stores records.
+    fn note_stored(&self, stored: &Result<Position, StateError>) {
+        let cause: Option<Arc<str>> = match stored {
+            Ok(_) if self.is_unwritten.load(Ordering::Relaxed) => None,
+            Err(error) if error.is_outage() || matches!(error, StateError::NotStored { .. }) => {
+                Some(error.to_string().into())
+            }
+            _ => return,
+        };
+        let mut state = self.state_mut();
+        let is_new = cause.is_some() != state.progress.unwritten.is_some();
+        state.unwritten_at = cause.as_ref().map(|_| Instant::now());
+        if is_new {
+            self.is_unwritten.store(cause.is_some(), Ordering::Relaxed);
+            state.progress.unwritten = cause;
+            let progress = state.progress.clone();
+            self.progress.send_replace(progress);
+        }
+    }
+
     /// Whether the log is still the same, with the same number of partitions, and is read. If not, it is opened again.
     async fn is_same(&self) -> bool {
         let before = self.state().progress.applied.clone();
@@ -613,6 +644,14 @@ impl<F: Fold> Shared<F> {
             }
         }
         state.followers.sweep();
+        if state
+            .unwritten_at
+            .is_some_and(|at| at.elapsed() > FORGOTTEN)
+        {
+            self.is_unwritten.store(false, Ordering::Relaxed);
+            (state.unwritten_at, state.progress.unwritten) = (None, None);
+            self.progress.send_replace(state.progress.clone());
+        }
         if let Some(waiting) = &mut state.waiting {
             waiting.retain(|_, waiting| {
                 waiting.retain(|waiting| !waiting.is_closed());
@@ -643,6 +682,7 @@ impl<E> State<E> {
             reported: 0,
             answers: Check::default(),
             reads: Check::default(),
+            unwritten_at: None,
             last_applied: Cursor::start(),
             last_look: (Cursor::start(), 0),
         }
