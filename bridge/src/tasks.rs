@@ -340,7 +340,7 @@ impl Tasks {
         let (tasks, first) = (Arc::clone(self), first.map(Box::new));
         let (sender, receiver) = oneshot::channel();
         let mut message = Driven {
-            before: self.get(&id).map(|task| task.status.state),
+            before: self.get(&id).map(|task| task.found()),
             call: self.calls.take(&id),
             id,
         };

@@ -108,6 +108,8 @@ pub(crate) struct Task {
     pub(crate) metadata: BTreeMap<String, Raw>,
     /// When its status last changed, in milliseconds since 1970.
     pub(crate) changed: u64,
+    /// The state in which it waited for the messages that are with the agent, until the agent reports anything.
+    waited: Option<State>,
     /// The last record.
     pub(crate) position: Position,
     /// The latest events, for subscribers that reconnect.
@@ -212,6 +214,7 @@ impl Fold for TaskFold {
                 Applied::Unchanged
             }
             (Some(task), Event::Taken) if !task.status.state.is_terminal() => {
+                task.waited = None;
                 task.note(from.clone());
                 Applied::Unchanged
             }
@@ -258,6 +261,7 @@ impl Task {
             artifacts: Vec::new(),
             metadata: BTreeMap::new(),
             changed: record.time,
+            waited: None,
             position: record.position,
             events: VecDeque::new(),
             has_forgotten: false,
@@ -270,6 +274,11 @@ impl Task {
     pub(crate) fn parts_of(&self, call: &str) -> usize {
         let parts = |origin: &Origin| origin.part - u32::from(!origin.ends && origin.part > 0);
         self.origin_of(call).map_or(0, parts) as usize
+    }
+
+    /// The state that a new message finds. Messages that no part has answered yet change nothing.
+    pub(super) fn found(&self) -> State {
+        self.waited.unwrap_or(self.status.state)
     }
 
     /// The call that began last.
@@ -314,6 +323,7 @@ impl Task {
             }
             Event::Named { task } => self.agents_id = Some(task.clone()),
             Event::Continued { message } => {
+                let found = Some(self.found()).filter(|state| state.is_at_rest());
                 let millis = Duration::from_millis(record.time);
                 let goes_on = Status {
                     state: State::Working,
@@ -322,13 +332,17 @@ impl Task {
                     metadata: None,
                 };
                 self.changes(goes_on, record);
+                self.waited = found;
                 self.keep(message.clone());
             }
             Event::Said { message } => self.remember(message.clone()),
             Event::Status(status) => self.changes(status.clone(), record),
             Event::Artifact {
                 artifact, append, ..
-            } => self.put(artifact, *append),
+            } => {
+                self.waited = None;
+                self.put(artifact, *append);
+            }
         }
         if event.is_shown() {
             self.events.push_back((record.position, Arc::new(event)));
@@ -343,6 +357,7 @@ impl Task {
     fn changes(&mut self, status: Status, record: &Record) {
         self.metadata.extend(members_of(status.metadata.as_deref()));
         let before = std::mem::replace(&mut self.status, status);
+        self.waited = None;
         self.changed = record.time;
         if let Some(message) = before.message {
             self.remember(message);
