@@ -73,8 +73,9 @@ pub struct RefusedSender {
     pub family: Family,
     /// The id of the message, which the error repeats, if it can be read.
     pub id: Option<Text>,
-    /// Whether the message is an answer. An error about it could cause an endless exchange.
-    pub is_answer: bool,
+    /// Whether the sender waits for an answer. It does not if the message is an answer itself (an error about it could
+    /// cause an endless exchange), or the end of a connection.
+    pub expects_answer: bool,
 }
 
 /// The units of a payload in order, at least one. `U` is the result of a stage for each unit. A single unit is stored

@@ -476,7 +476,7 @@ async fn a_held_request_is_not_published_after_its_deadline() {
     world.sink.set_refused(fixed, None);
     world.publish("k", request("fixed", 3)).await;
     assert_eq!(id_of(&next(&mut agent).await), 3);
-    let dropped = "a2abus_dropped_total{binding=\"in\",reason=\"expired\"}";
+    let dropped = "a2abus_dropped_total{binding=\"in\",reason=\"call_ended\"}";
     assert_eq!(world.metric(dropped).as_deref(), Some("1"));
     world.end().await;
 }

@@ -91,7 +91,7 @@ impl Pipeline {
         let dead_letters = &self.intake.dead_letters;
         let dead_letter = dead_letters.dead_letter(&of, body, &refusal.reason());
         routed.copies.push(dead_letter);
-        if unit.is_some_and(is_answer) {
+        if unit.is_some_and(expects_no_answer) {
             return;
         }
         let recipient = match unit {
@@ -167,8 +167,9 @@ impl Pipeline {
     }
 }
 
-/// Whether a refused unit is an answer. An error reply to it could cause an endless exchange.
-fn is_answer(refused: &Refused) -> bool {
+/// Whether nobody waits for the answer to a refused unit. If it is an answer itself, an error reply could cause an
+/// endless exchange.
+fn expects_no_answer(refused: &Refused) -> bool {
     use DecodeErrorKind as K;
     match refused.error.kind() {
         K::BothResultAndError | K::BadError | K::MissingVersion => return true,
@@ -176,7 +177,7 @@ fn is_answer(refused: &Refused) -> bool {
         _ => {}
     }
     if let Some(sender) = &refused.sender {
-        return sender.is_answer;
+        return !sender.expects_answer;
     }
     let members: Result<HashMap<String, IgnoredAny>, _> = serde_json::from_slice(&refused.bytes);
     members.is_ok_and(|members| {

@@ -230,9 +230,13 @@ impl Pipeline {
                 tracing::debug!(binding = %self.intake.name, id = %identity.id, "a requester has cancelled its request");
                 true
             }
-            Cancelled::Several => {
+            result @ (Cancelled::Several | Cancelled::Late) => {
                 let of = undelivered(at).with_event(Some(event));
-                self.intake.dead_letters.dropped(&of, "ambiguous_cancel");
+                let reason = match result {
+                    Cancelled::Late => "late_cancel",
+                    _ => "ambiguous_cancel",
+                };
+                self.intake.dead_letters.dropped(&of, reason);
                 true
             }
         }

@@ -190,7 +190,7 @@ impl<'p> Run<'p> {
             } in lane.order.remove_waiting(is_unwanted)
             {
                 for copy in &copies {
-                    pipeline.expired(copy, &original);
+                    pipeline.unwanted(copy, &original);
                 }
                 pipeline.settle(original);
             }

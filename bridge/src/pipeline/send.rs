@@ -97,7 +97,7 @@ impl Pipeline {
         let _span = span.enter();
         while let Some(copy) = copies.get(handed.len()) {
             if !self.is_wanted(copy) {
-                self.expired(copy, original);
+                self.unwanted(copy, original);
                 copies.remove(handed.len());
                 continue;
             }
@@ -186,13 +186,15 @@ impl Pipeline {
     }
 
     /// Counts and logs a copy that is no longer wanted.
-    pub(super) fn expired(&self, copy: &Outgoing, original: &Original) {
+    pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
+        let is_expired = copy.expires.is_some_and(clock::is_over);
+        let reason = if is_expired { "expired" } else { "call_ended" };
         let of = Undelivered {
             agent: copy.agent.as_ref(),
             call: copy.call.clone(),
             ..original.undelivered()
         };
-        self.intake.dead_letters.dropped(&of, "expired");
+        self.intake.dead_letters.dropped(&of, reason);
     }
 
     /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full.
@@ -203,7 +205,7 @@ impl Pipeline {
     ) {
         for (copy, holder) in copies {
             if !self.is_wanted(&copy) {
-                self.expired(&copy, &in_flight.original);
+                self.unwanted(&copy, &in_flight.original);
                 continue;
             }
             let result = self.publisher.send(&copy).await;
@@ -304,7 +306,7 @@ impl Pipeline {
                     None
                 }
                 Ok(false) => {
-                    self.expired(&sending, original);
+                    self.unwanted(&sending, original);
                     None
                 }
                 Err(error) => self.replacement(sending, &error, original),

@@ -59,12 +59,15 @@ impl Parser<'_> {
             Err(error) if error.pointer() == "/protocol_version" => Family::E2a,
             Err(_) => return None,
         };
-        let (id, is_answer) = match family {
+        let (id, expects_answer) = match family {
             Family::A2eMessage => {
                 let ty = text(MemberPath::Type);
                 let kind = a2e_message::kind(&ty, &text(MemberPath::ReqId));
-                let is_answer = matches!(kind, Kind::Response | Kind::Stream) || ty == "error";
-                (MemberPath::Id, is_answer)
+                let is_answer = matches!(kind, Kind::Response | Kind::Stream);
+                (
+                    MemberPath::Id,
+                    !is_answer && ty != "error" && ty != "shutdown",
+                )
             }
             Family::E2a => {
                 let shape = self.facts.e2a(self.hint);
@@ -78,12 +81,12 @@ impl Parser<'_> {
                     ),
                     Err(_) => self.facts.has(MemberPath::ResponseKind),
                 };
-                (MemberPath::RequestId, is_answer)
+                (MemberPath::RequestId, !is_answer)
             }
             Family::Legacy => {
                 let act = Act::from_message_type(&text(MemberPath::MessageType));
-                let is_answer = act.is_some_and(|act| !act.is_request());
-                (MemberPath::MetadataCorrelationId, is_answer)
+                let expects_answer = act.is_none_or(Act::is_request);
+                (MemberPath::MetadataCorrelationId, expects_answer)
             }
             Family::JsonRpc | Family::CloudEvent | Family::A2eWorkflow => return None,
         };
@@ -92,7 +95,7 @@ impl Parser<'_> {
         Some(Box::new(RefusedSender {
             family,
             id,
-            is_answer,
+            expects_answer,
         }))
     }
 

@@ -12,11 +12,22 @@ use a2abus_transports::Topic;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// All requests that may be cancelled.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Cancellables(Arc<Mutex<ById>>);
+use crate::recent::Recent;
 
-type ById = HashMap<RequestIdentity, Vec<Waiting>>;
+/// All requests that may be cancelled.
+#[derive(Debug, Clone)]
+pub(super) struct Cancellables(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    waiting: HashMap<RequestIdentity, Vec<Waiting>>,
+    /// The requests that have ended. A cancel of one of them must reach nobody: the agent may work on a request of
+    /// somebody else that has the same id.
+    ended: Recent<RequestIdentity>,
+}
+
+/// Maximum number of ended requests that are remembered.
+const MAX_ENDED: usize = 4_096;
 
 /// One request.
 #[derive(Debug)]
@@ -50,8 +61,10 @@ pub(crate) struct Cancellable {
 /// The result of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cancelled {
-    /// No such request waits here.
+    /// No such request is known here.
     Unknown,
+    /// The request has ended.
+    Late,
     /// It is cancelled.
     Only,
     /// Several requests have this identity.
@@ -59,6 +72,15 @@ pub(crate) enum Cancelled {
 }
 
 // === impl Cancellables ===
+
+impl Default for Cancellables {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            waiting: HashMap::new(),
+            ended: Recent::new(MAX_ENDED),
+        })))
+    }
+}
 
 impl Cancellables {
     pub(super) fn enter(&self, identity: RequestIdentity, agent: Text) -> Cancellable {
@@ -68,7 +90,7 @@ impl Cancellables {
             cancelled: Arc::default(),
         };
         let mut all = self.all();
-        let same = all.entry(entry.identity.clone()).or_default();
+        let same = all.waiting.entry(entry.identity.clone()).or_default();
         let cancelled = Arc::clone(&entry.cancelled);
         same.push(Waiting { agent, cancelled });
         drop(all);
@@ -78,9 +100,10 @@ impl Cancellables {
     /// Cancels the request for this agent, or for any one if it is empty.
     pub(super) fn cancel(&self, identity: &RequestIdentity, agent: &Text) -> Cancelled {
         let all = self.all();
-        let same = all.get(identity).into_iter().flatten();
+        let same = all.waiting.get(identity).into_iter().flatten();
         let mut same = same.filter(|request| agent.is_empty() || request.agent == *agent);
         match (same.next(), same.next()) {
+            (None, _) if all.ended.contains(identity) => Cancelled::Late,
             (None, _) => Cancelled::Unknown,
             (Some(only), None) => {
                 only.cancelled.notify_one();
@@ -91,7 +114,7 @@ impl Cancellables {
     }
 
     // Ignores poisoning: each change leaves the map consistent.
-    fn all(&self) -> MutexGuard<'_, ById> {
+    fn all(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,10 +131,12 @@ impl Cancellable {
 impl Drop for Cancellable {
     fn drop(&mut self) {
         let mut all = self.all.all();
-        if let Some(same) = all.get_mut(&self.identity) {
+        if let Some(same) = all.waiting.get_mut(&self.identity) {
             same.retain(|other| !Arc::ptr_eq(&other.cancelled, &self.cancelled));
-            if same.is_empty() {
-                all.remove(&self.identity);
+            if same.is_empty()
+                && let Some((identity, _)) = all.waiting.remove_entry(&self.identity)
+            {
+                all.ended.insert(identity, ());
             }
         }
     }
