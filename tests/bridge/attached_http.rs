@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
 use crate::http::{Front, SOON};
-use crate::site::{SLOW_STEP, Site};
+use crate::site::{Pings, SLOW_STEP, Site};
 
 /// A bridge with the site attached in three ways: as `mcp`, as `a2a` and as `rpc`.
 struct Attached {
@@ -447,6 +447,56 @@ async fn a_server_that_has_forgotten_its_session_stays_available() {
     }
     let ready = attached.front.admin("/readyz").await;
     assert!(!ready.contains("degraded"), "{ready}");
+    attached.end().await;
+}
+
+/// A 404 means an unknown session, or something that the server does not know in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_answered_with_404_in_a_known_session_is_not_repeated_for_ever() {
+    for (pings, most) in [(Pings::Answered, 1), (Pings::Unknown, 2)] {
+        let attached = Attached::open().await;
+        *attached.site.recorder.pings.lock().unwrap() = pings;
+        let answer = attached.call("unknown").await;
+        assert_eq!(answer["error"]["code"], -32_601, "{answer}");
+        assert_eq!(answer["error"]["message"], "what is that?", "{answer}");
+        assert_eq!(attached.site.recorder.calls("unknown"), most);
+        let answer = attached.call("echo").await;
+        assert!(answer["result"].is_object(), "{answer}");
+        assert_eq!(attached.site.recorder.of("initialize").len(), most);
+        attached.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_answers_calls_need_not_answer_pings() {
+    let attached = Attached::open().await;
+    let recorder = Arc::clone(&attached.site.recorder);
+    *recorder.pings.lock().unwrap() = Pings::Ignored;
+    let waits = attached.front.to("/rpc/mcp", call("wait").to_string());
+    let waits = tokio::spawn(async move { waits.send().await.unwrap().text().await.unwrap() });
+    attached
+        .until("the call", async || recorder.calls("wait") == 1)
+        .await;
+    let answer = attached.call("break").await;
+    assert_eq!(reason(&answer), "answer_lost", "{answer}");
+    attached
+        .until("the ping", async || {
+            recorder.hanging.load(Ordering::SeqCst) == 1
+        })
+        .await;
+    attached
+        .until("the end of the ping", async || {
+            let answer = attached.call("echo").await;
+            assert!(answer["result"].is_object(), "{answer}");
+            recorder.hanging.load(Ordering::SeqCst) == 0
+        })
+        .await;
+    let answer = attached.call("echo").await;
+    assert!(answer["result"].is_object(), "{answer}");
+    recorder.released.cancel();
+    let answer: Value = serde_json::from_str(&waits.await.unwrap()).unwrap();
+    assert_eq!(answer["result"]["content"][0]["text"], "done", "{answer}");
+    assert_eq!(recorder.of("initialize").len(), 1);
     attached.end().await;
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Recorder {
     slow_until: Mutex<Option<Instant>>,
     /// Calls of `hang` whose connections are open.
     pub(crate) hanging: AtomicUsize,
+    /// How the MCP server treats pings.
+    pub(crate) pings: Mutex<Pings>,
     /// Lets calls of `wait` end.
     pub(crate) released: CancellationToken,
     /// How many bytes each reader of the endless card has read before it disconnected.
@@ -55,6 +57,17 @@ pub(crate) struct Recorder {
 }
 
 type Reply = Response<Body>;
+
+/// How a server treats pings.
+#[derive(Default, Clone, Copy)]
+pub(crate) enum Pings {
+    #[default]
+    Answered,
+    /// It does not know the method, and says so with 404.
+    Unknown,
+    /// It never answers them.
+    Ignored,
+}
 
 // === impl Site ===
 
@@ -309,8 +322,25 @@ async fn called(recorder: &Arc<Recorder>, body: &Value) -> Reply {
                 .collect();
             json_reply(&answer(id, &json!({ "resources": resources })))
         }
+        "ping" => {
+            let pings = *recorder.pings.lock().unwrap();
+            match pings {
+                Pings::Answered => json_reply(&answer(id, &json!({}))),
+                Pings::Unknown => unknown(id),
+                Pings::Ignored => {
+                    let _open = Hanging::new(recorder);
+                    std::future::pending().await
+                }
+            }
+        }
         _ => json_reply(&answer(id, &json!({}))),
     }
+}
+
+/// Some servers answer a method that they do not know with the status 404.
+fn unknown(id: &Value) -> Reply {
+    let error = json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32_601, "message": "what is that?" } });
+    reply(StatusCode::NOT_FOUND, "application/json", error.to_string())
 }
 
 async fn tool(recorder: &Arc<Recorder>, id: &Value, params: &Value) -> Reply {
@@ -368,6 +398,15 @@ async fn tool(recorder: &Arc<Recorder>, id: &Value, params: &Value) -> Reply {
         "hang" => {
             let _open = Hanging::new(recorder);
             std::future::pending().await
+        }
+        "unknown" => unknown(id),
+        "break" => {
+            let broken = stream::iter([Err::<Bytes, _>(std::io::Error::other("broken"))]);
+            reply(
+                StatusCode::OK,
+                "application/json",
+                Body::from_stream(broken),
+            )
         }
         "garbage" => reply(StatusCode::OK, "text/html", "<html>"),
         "away" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/html", "<html>"),

@@ -42,21 +42,21 @@ impl Health {
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) == Reach::Up
     }
 
-    /// The server is available.
-    pub(super) fn up(&self) {
-        self.set(Reach::Up);
+    /// The server is available. Returns whether that is new.
+    pub(super) fn up(&self) -> bool {
+        self.set(Reach::Up)
     }
 
-    /// The server is not available.
-    pub(super) fn away(&self, why: &str) {
-        self.set(Reach::Away(why.into()));
+    /// The server is not available. Returns whether that, or the cause, is new.
+    pub(super) fn away(&self, why: &str) -> bool {
+        self.set(Reach::Away(why.into()))
     }
 
     /// Updates the readiness and the registry under the lock, so that both end with the same state.
-    fn set(&self, new: Reach) {
+    fn set(&self, new: Reach) -> bool {
         let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
         if *reach == new {
-            return;
+            return false;
         }
         let condition = format!("agent {}", self.agent);
         match &new {
@@ -70,5 +70,6 @@ impl Health {
             }
         }
         *reach = new;
+        true
     }
 }

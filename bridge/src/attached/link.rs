@@ -124,6 +124,8 @@ pub(super) struct Parts {
     pub(super) takes_all: bool,
     /// Set when the request is written. From then on the server may have executed it.
     pub(super) reached: Arc<AtomicBool>,
+    /// Set when a session seemed to be unknown to the server because of this request.
+    pub(super) is_moved: Arc<AtomicBool>,
 }
 
 /// A message that precedes the answer, and its kind.
@@ -289,6 +291,7 @@ impl Link {
             sender,
             takes_all: false,
             reached: Arc::default(),
+            is_moved: Arc::default(),
         };
         let waiting = self.begin((Text::from_static("0"), None), parts, HeaderMap::new())?;
         let number = waiting.begun.number;
@@ -328,6 +331,20 @@ impl Link {
         if let Some(call) = self.open().calls.get(&call) {
             call.parts.reached.store(false, Ordering::Release);
         }
+    }
+
+    /// Lets the next session make a call that the server has not executed. Returns whether it does: each call is moved
+    /// once.
+    pub(super) fn moves(&self, call: u64) -> bool {
+        let open = self.open();
+        let Some(call) = open.calls.get(&call) else {
+            return true;
+        };
+        let is_first = !call.parts.is_moved.swap(true, Ordering::AcqRel);
+        if is_first {
+            call.parts.reached.store(false, Ordering::Release);
+        }
+        is_first
     }
 
     /// Fails a call that will get no answer.

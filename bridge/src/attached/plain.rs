@@ -308,9 +308,20 @@ impl Plain {
 
     /// Records whether the server can be reached, which only depends on the connection.
     fn note<T>(&self, response: &Result<T, SendError>) {
+        let agent = &self.log.agent;
         match response {
-            Err(error) if !error.may_be_sent => self.health.away(&error.why),
-            Ok(_) | Err(_) => self.health.up(),
+            Err(error) if !error.may_be_sent => {
+                if self.health.away(&error.why)
+                    && let Some(suppressed) = self.log.ends.allow()
+                {
+                    tracing::error!(%agent, why = error.why, suppressed, "the server of an attached agent cannot be reached: its calls fail until it can");
+                }
+            }
+            Ok(_) | Err(_) => {
+                if self.health.up() {
+                    tracing::info!(%agent, "the server of an attached agent is up");
+                }
+            }
         }
     }
 

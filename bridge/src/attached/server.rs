@@ -44,6 +44,9 @@ const MAX_SESSION_PAUSE: Duration = Duration::from_secs(4);
 /// After a run of this length, the back-off starts again with the first pause.
 const STEADY: Duration = Duration::from_secs(30);
 
+/// How often the cause is logged again while a server does not start.
+const REMIND: Duration = Duration::from_secs(60);
+
 // === impl Server ===
 
 impl Server {
@@ -55,6 +58,8 @@ impl Server {
         };
         let mut pause = PAUSES[0];
         let mut former = FuturesUnordered::new();
+        // The last cause that was logged, and when.
+        let mut reported: Option<(String, Instant)> = None;
         loop {
             let began = Instant::now();
             self.starts.inc();
@@ -74,7 +79,13 @@ impl Server {
             if began.elapsed() > STEADY {
                 pause = PAUSES[0];
             }
-            self.report(&why, was_up, pause);
+            let is_known = reported
+                .as_ref()
+                .is_some_and(|(known, at)| *known == why && at.elapsed() < REMIND);
+            if was_up || !is_known {
+                self.report(&why, was_up, pause);
+                reported = Some((why.clone(), Instant::now()));
+            }
             match (&self.transport, was_up) {
                 (ServerTransport::Program(_), true) => self.lifecycle.away(&why),
                 // The server may still be reachable; the next session shows that.

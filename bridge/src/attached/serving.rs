@@ -246,6 +246,7 @@ impl AttachedBinding {
             sender,
             takes_all: request.requester.is_call(),
             reached: Arc::default(),
+            is_moved: Arc::default(),
         };
         let reached = Arc::clone(&parts.reached);
         let work = self.with_server(request, parts);

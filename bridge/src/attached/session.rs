@@ -46,6 +46,8 @@ struct Running<'s> {
     headers: HeaderMap,
     link: Arc<Link>,
     pings: AtomicU64,
+    /// How many calls the server has answered.
+    answers: AtomicU64,
 }
 
 /// The messages of a session that wait, are being posted, or are cancelled.
@@ -138,6 +140,7 @@ impl Session {
             headers,
             link: Arc::clone(&link),
             pings: AtomicU64::default(),
+            answers: AtomicU64::default(),
         });
         let mut posts = Posts {
             queue,
@@ -292,9 +295,9 @@ impl<'s> Running<'s> {
                 match timeout(MESSAGE_TIMEOUT, self.post_unanswered(bytes)).await {
                     Ok(posted) => Posted::Over(posted),
                     Err(_) => {
-                        self.link
-                            .strange("an attached server did not accept a message in time");
-                        Posted::Over(Ok(()))
+                        let why = "an attached server did not accept a message in time";
+                        self.link.strange(why);
+                        Posted::Over(self.still_there(why).await)
                     }
                 }
             }
@@ -309,14 +312,14 @@ impl<'s> Running<'s> {
         };
         let status = response.status();
         let content_type = response.headers().get(CONTENT_TYPE).cloned();
-        let is_doubtful = match status {
-            StatusCode::NOT_FOUND => self.has_id(),
-            // Some servers use this status for an unknown session.
-            StatusCode::BAD_REQUEST => self.has_id() && self.ping().await != Ping::Answered,
-            _ => false,
-        };
-        if is_doubtful {
-            self.link.unwritten(call.number);
+        // Some servers use 400 for an unknown session, and some use 404 for an unknown method. If the server does not know
+        // `ping` either, the second session shows which it is.
+        let may_be_lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
+        if may_be_lost
+            && self.has_id()
+            && self.ping().await != Ping::Answered
+            && self.link.moves(call.number)
+        {
             return Err(SessionEnd::of(LOST));
         }
         if is_refusal(status) {
@@ -328,6 +331,7 @@ impl<'s> Running<'s> {
         loop {
             match messages.next().await {
                 Ok(Some(message)) if self.link.receive(&message, of) == of => {
+                    self.answers.fetch_add(1, Ordering::Relaxed);
                     // Read to the end, so that the connection can be reused.
                     let rest = async {
                         while let Ok(Some(message)) = messages.next().await {
@@ -370,11 +374,21 @@ impl<'s> Running<'s> {
             return Err(SessionEnd::of(&error.why));
         }
         self.link.fail(call.number, error.failure());
+        self.still_there(&error.why).await
+    }
+
+    /// Ends the session if the server is gone, which `why` made doubtful.
+    async fn still_there(&self, why: &str) -> Result<(), SessionEnd> {
         match self.ping().await {
             Ping::Answered => Ok(()),
-            Ping::NotSent => Err(SessionEnd::of(&error.why)),
+            Ping::NotSent => Err(SessionEnd::of(why)),
             Ping::Lost => Err(SessionEnd::of(LOST)),
-            Ping::NotAnswered => Err(SessionEnd::dead(error.why.clone())),
+            Ping::NotAnswered => {
+                let why = format!(
+                    "{why}; then it answered neither a ping nor a call for {PING_TIMEOUT:?}"
+                );
+                Err(SessionEnd::dead(why))
+            }
         }
     }
 
@@ -431,8 +445,9 @@ impl<'s> Running<'s> {
         }
     }
 
-    /// Whether the server still answers in this session.
+    /// Whether the server still answers in this session: the ping, or a call meanwhile.
     async fn ping(&self) -> Ping {
+        let answers = self.answers.load(Ordering::Relaxed);
         // An id must not be used twice in a session, and some servers drop one of two concurrent pings with the same id.
         let number = self.pings.fetch_add(1, Ordering::Relaxed);
         let id = format!(r#""ping-{number}""#);
@@ -450,8 +465,11 @@ impl<'s> Running<'s> {
                 Err(_) => Ping::NotSent,
             }
         };
-        let pinged = timeout(PING_TIMEOUT, pinged).await;
-        pinged.unwrap_or(Ping::NotAnswered)
+        match timeout(PING_TIMEOUT, pinged).await {
+            Ok(pinged) if pinged != Ping::NotAnswered => pinged,
+            _ if self.answers.load(Ordering::Relaxed) > answers => Ping::Answered,
+            _ => Ping::NotAnswered,
+        }
     }
 
     /// Ends the session with DELETE.

@@ -346,8 +346,21 @@ fn row(entry: &Value) -> [String; 6] {
         expires.to_owned(),
         text(&entry["transport"]),
         available.to_owned(),
-        text(&entry["card"]["description"]).replace('\n', " "),
+        in_one_line(&text(&entry["card"]["description"])),
     ]
+}
+
+/// Maximum number of characters of a description in the list; `agents show` has the whole one.
+const MAX_DESCRIPTION: usize = 100;
+
+fn in_one_line(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words.chars().count() <= MAX_DESCRIPTION {
+        return words;
+    }
+    let mut short: String = words.chars().take(MAX_DESCRIPTION - 3).collect();
+    short.push_str("...");
+    short
 }
 
 /// The lines of a table with a header; each column but the last is as wide as its widest cell.
@@ -400,7 +413,10 @@ mod tests {
             table(&rows),
             [
                 head.to_owned(),
-                format!("here   configuration  never    bus        yes        {long}"),
+                format!(
+                    "here   configuration  never    bus        yes        {}lo...",
+                    "long ".repeat(19)
+                ),
                 "away   configuration  never    bus        no         Two lines.".to_owned(),
                 "other  announced      never    bus        -          Announced.".to_owned(),
             ]
