@@ -7,6 +7,7 @@
 pub(crate) mod body;
 mod connection;
 pub(crate) mod hosts;
+mod late;
 pub(crate) mod messages;
 pub(crate) mod negotiate;
 mod open_connections;

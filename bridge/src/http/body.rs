@@ -9,8 +9,9 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, poll};
 use http::HeaderMap;
 use http::header::EXPECT;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use super::late;
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 
 /// Why there is no body.
@@ -53,8 +54,11 @@ pub(crate) async fn read(
         match poll!(collecting.as_mut()) {
             Poll::Ready(collected) => collected,
             Poll::Pending => {
-                let collected = timeout(deadline, collecting).await;
-                collected.unwrap_or(Err(BodyError::TooSlow))
+                tokio::select! {
+                    biased;
+                    collected = collecting => collected,
+                    () = late::passed(Instant::now() + deadline) => Err(BodyError::TooSlow),
+                }
             }
         }
     };

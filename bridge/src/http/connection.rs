@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::late;
 use super::open_connections::{ConnectionGuard, OpenConnections};
 use super::stall::Stalling;
 use super::streams::{ConnectionActivity, Stream, Streams};
@@ -102,7 +103,7 @@ struct ConnectionMonitor {
     bounds: ConnectionBounds,
     checks: Interval,
     /// The deadline for the start of the first request.
-    first_head: Instant,
+    first_head: Pin<Box<late::Deadline>>,
     /// When a connection that was asked to end is cut off.
     cut_off: Option<Instant>,
 }
@@ -294,7 +295,7 @@ impl ConnectionMonitor {
             bounds,
             checks,
             // Hyper's own timeout does not cover the detection of the HTTP version.
-            first_head: Instant::now() + bounds.header_timeout,
+            first_head: Box::pin(late::passed(Instant::now() + bounds.header_timeout)),
             cut_off: None,
         }
     }
@@ -303,9 +304,9 @@ impl ConnectionMonitor {
     async fn end(&mut self) -> End {
         loop {
             let is_new = !self.streams.have_begun();
-            let cut_off = self.cut_off.unwrap_or(self.first_head);
+            let cut_off = self.cut_off.unwrap_or_else(Instant::now);
             tokio::select! {
-                () = sleep_until(self.first_head), if is_new => {
+                () = self.first_head.as_mut(), if is_new => {
                     if !self.streams.have_begun() {
                         return End::Now("no_request");
                     }
@@ -397,7 +398,7 @@ fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
+        .timer(late::Timer)
         .header_read_timeout(bounds.header_timeout)
         .max_buf_size(MAX_HEAD_BYTES as usize);
     builder

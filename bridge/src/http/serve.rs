@@ -360,6 +360,14 @@ mod tests {
         }
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the whole process stands still, not only a task"
+    )]
+    fn stand_still(period: Duration) {
+        std::thread::sleep(period);
+    }
+
     /// A process that stood still finds the requests that have arrived and its deadlines at the same moment.
     #[tokio::test]
     async fn requests_that_arrive_while_the_process_stands_still_are_served() {
@@ -370,15 +378,18 @@ mod tests {
             clients.push(send(&server, b"").await);
         }
         let open = server.metrics.connections("test");
-        while open.get() < i64::try_from(clients.len()).unwrap() {
-            sleep(Duration::from_millis(1)).await;
-        }
+        let accepted = async {
+            while open.get() < i64::try_from(clients.len()).unwrap() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, accepted).await.unwrap();
         // The task of the last one begins.
         tokio::task::yield_now().await;
         for client in &mut clients {
             client.write_all(GET).await.unwrap();
         }
-        std::thread::sleep(BOUNDS.header_timeout * 2);
+        stand_still(BOUNDS.header_timeout * 2);
         for client in &mut clients {
             assert!(read_head(client).await.starts_with("HTTP/1.1 200"));
         }
