@@ -124,7 +124,7 @@ pub(super) struct Parts {
     pub(super) takes_all: bool,
     /// Set when the request is written. From then on the server may have executed it.
     pub(super) reached: Arc<AtomicBool>,
-    /// Set when a session seemed to be unknown to the server because of this request.
+    /// Set once the request has been moved to a new session.
     pub(super) is_moved: Arc<AtomicBool>,
 }
 
@@ -291,7 +291,8 @@ impl Link {
             sender,
             takes_all: false,
             reached: Arc::default(),
-            is_moved: Arc::default(),
+            // The next session asks again anyway, so a 404 ends no session.
+            is_moved: Arc::new(AtomicBool::new(true)),
         };
         let waiting = self.begin((Text::from_static("0"), None), parts, HeaderMap::new())?;
         let number = waiting.begun.number;
@@ -334,11 +335,11 @@ impl Link {
     }
 
     /// Lets the next session make a call that the server has not executed. Returns whether it does: each call is moved
-    /// once.
+    /// once, while its caller waits.
     pub(super) fn moves(&self, call: u64) -> bool {
         let open = self.open();
         let Some(call) = open.calls.get(&call) else {
-            return true;
+            return false;
         };
         let is_first = !call.parts.is_moved.swap(true, Ordering::AcqRel);
         if is_first {

@@ -58,7 +58,7 @@ impl Server {
         };
         let mut pause = PAUSES[0];
         let mut former = FuturesUnordered::new();
-        // The last cause that was logged, and when.
+        // Why the last start failed, as logged, and when.
         let mut reported: Option<(String, Instant)> = None;
         loop {
             let began = Instant::now();
@@ -79,12 +79,10 @@ impl Server {
             if began.elapsed() > STEADY {
                 pause = PAUSES[0];
             }
-            let is_known = reported
-                .as_ref()
-                .is_some_and(|(known, at)| *known == why && at.elapsed() < REMIND);
-            if was_up || !is_known {
-                self.report(&why, was_up, pause);
-                reported = Some((why.clone(), Instant::now()));
+            let is_known = |(known, at): &(String, Instant)| *known == why && at.elapsed() < REMIND;
+            if was_up || !reported.as_ref().is_some_and(is_known) {
+                let is_logged = self.report(&why, was_up, pause);
+                reported = (is_logged && !was_up).then(|| (why.clone(), Instant::now()));
             }
             match (&self.transport, was_up) {
                 (ServerTransport::Program(_), true) => self.lifecycle.away(&why),
@@ -107,9 +105,10 @@ impl Server {
         }
     }
 
-    fn report(&self, why: &str, was_up: bool, pause: Duration) {
+    /// Logs the end of a run. Returns whether the rate limit allowed it.
+    fn report(&self, why: &str, was_up: bool, pause: Duration) -> bool {
         let Some(suppressed) = self.log.ends.allow() else {
-            return;
+            return false;
         };
         let (agent, pause_ms) = (&self.log.agent, pause.as_millis());
         match (&self.transport, was_up) {
@@ -117,7 +116,7 @@ impl Server {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited: new calls wait until it is restarted");
             }
             (ServerTransport::Program(_), false) => {
-                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent has exited before it was ready: its calls fail until it starts");
+                tracing::error!(%agent, why, pause_ms, suppressed, "the program of an attached agent did not start: its calls fail until it does");
             }
             (ServerTransport::Session(_), true) => {
                 tracing::error!(%agent, why, pause_ms, suppressed, "the session with the server of an attached agent has ended: new calls wait for the next session");
@@ -126,6 +125,7 @@ impl Server {
                 tracing::error!(%agent, why, pause_ms, suppressed, "cannot start a session with the server of an attached agent: its calls fail until one starts");
             }
         }
+        true
     }
 }
 

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Timeout, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, START, profile};
+use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, profile};
 use super::link::{Line, Link, Log, StartedCall};
 use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
@@ -46,8 +46,6 @@ struct Running<'s> {
     headers: HeaderMap,
     link: Arc<Link>,
     pings: AtomicU64,
-    /// How many calls the server has answered.
-    answers: AtomicU64,
 }
 
 /// The messages of a session that wait, are being posted, or are cancelled.
@@ -65,31 +63,16 @@ enum Posted<'s> {
     Cancelled(BoxFuture<'s, Result<(), SessionEnd>>),
 }
 
-/// Why a session has ended.
-struct SessionEnd {
-    why: String,
-    /// Whether the server answers nothing any more, so that the calls it is working on fail. Otherwise it accepts no
-    /// new ones: it may be shutting down, and answer the others first.
-    is_dead: bool,
-}
-
-/// The outcome of a ping.
-#[derive(PartialEq, Eq)]
-enum Ping {
-    Answered,
-    NotAnswered,
-    /// The server no longer knows the session.
-    Lost,
-    /// The server cannot be reached.
-    NotSent,
-}
+/// Why a session has ended. The calls that the server works on go on: it may be shutting down, or slow.
+struct SessionEnd(String);
 
 /// The calls of an ended session that its server still works on.
 pub(super) type Remaining<'s> = BoxFuture<'s, ()>;
 
 const ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const REVISION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// The time limits for messages without an answer, for a ping, and for ending a session.
+/// The time limits for opening a session, for messages without an answer, for a ping, and for ending a session.
+const BEGIN: Duration = Duration::from_secs(20);
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -117,13 +100,13 @@ impl Session {
         lifecycle: &Lifecycle,
         stop: &CancellationToken,
     ) -> (RunEnd, Option<Remaining<'_>>) {
-        let beginning = timeout(START, self.begin());
+        let beginning = timeout(BEGIN, self.begin());
         let (headers, profile) = match stop.run_until_cancelled(beginning).await {
             None => return (lifecycle.down(None), None),
             Some(Ok(Ok(begun))) => begun,
             Some(Ok(Err(why))) => return (lifecycle.down(Some(why)), None),
             Some(Err(_)) => {
-                let why = format!("it did not answer initialize within {START:?}");
+                let why = format!("it did not answer initialize within {BEGIN:?}");
                 return (lifecycle.down(Some(why)), None);
             }
         };
@@ -140,7 +123,6 @@ impl Session {
             headers,
             link: Arc::clone(&link),
             pings: AtomicU64::default(),
-            answers: AtomicU64::default(),
         });
         let mut posts = Posts {
             queue,
@@ -153,23 +135,14 @@ impl Session {
             end = running.listen() => Some(end),
             end = lifecycle.serve(&link, profile) => Some(end),
         };
-        match end {
-            Some(SessionEnd {
-                why,
-                is_dead: false,
-            }) => {
-                let ended = lifecycle.down(Some(why));
-                link.close_to_new_calls();
-                (ended, Some(running.finish(posts).boxed()))
-            }
-            end => {
-                let ended = lifecycle.down(end.map(|end| end.why));
-                if matches!(ended, RunEnd::Stopped) {
-                    running.end().await;
-                }
-                (ended, None)
-            }
-        }
+        let Some(SessionEnd(why)) = end else {
+            let ended = lifecycle.down(None);
+            running.end().await;
+            return (ended, None);
+        };
+        let ended = lifecycle.down(Some(why));
+        link.close_to_new_calls();
+        (ended, Some(running.finish(posts).boxed()))
     }
 
     /// Opens a session. Returns the headers of its requests, and the server's answer to `initialize`.
@@ -248,7 +221,6 @@ impl<'s> Running<'s> {
         while !(posts.posted.is_empty() && posts.cancelled.is_empty() && posts.queue.is_empty()) {
             match self.step(&mut posts).await {
                 Ok(()) => {}
-                Err(end) if end.is_dead => return,
                 // A call that the server did not get is made in the next session.
                 Err(_) => self.link.close_to_new_calls(),
             }
@@ -295,9 +267,9 @@ impl<'s> Running<'s> {
                 match timeout(MESSAGE_TIMEOUT, self.post_unanswered(bytes)).await {
                     Ok(posted) => Posted::Over(posted),
                     Err(_) => {
-                        let why = "an attached server did not accept a message in time";
-                        self.link.strange(why);
-                        Posted::Over(self.still_there(why).await)
+                        let why = "did not accept a message in time";
+                        self.link.strange(&format!("an attached server {why}"));
+                        Posted::Over(self.still_there(&format!("it {why}")).await)
                     }
                 }
             }
@@ -317,10 +289,12 @@ impl<'s> Running<'s> {
         let may_be_lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
         if may_be_lost
             && self.has_id()
-            && self.ping().await != Ping::Answered
+            && let Err(end) = self
+                .still_there(&format!("it answered with HTTP {status}"))
+                .await
             && self.link.moves(call.number)
         {
-            return Err(SessionEnd::of(LOST));
+            return Err(end);
         }
         if is_refusal(status) {
             self.link.unwritten(call.number);
@@ -331,7 +305,6 @@ impl<'s> Running<'s> {
         loop {
             match messages.next().await {
                 Ok(Some(message)) if self.link.receive(&message, of) == of => {
-                    self.answers.fetch_add(1, Ordering::Relaxed);
                     // Read to the end, so that the connection can be reused.
                     let rest = async {
                         while let Ok(Some(message)) = messages.next().await {
@@ -351,16 +324,9 @@ impl<'s> Running<'s> {
                     return Ok(());
                 }
                 Err(error) => {
-                    let why = error.to_string();
-                    return self
-                        .unanswered(
-                            &call,
-                            &SendError {
-                                may_be_sent: true,
-                                why,
-                            },
-                        )
-                        .await;
+                    let (may_be_sent, why) = (true, error.to_string());
+                    let error = SendError { may_be_sent, why };
+                    return self.unanswered(&call, &error).await;
                 }
             }
         }
@@ -371,25 +337,18 @@ impl<'s> Running<'s> {
         if !error.may_be_sent {
             // The next session sends it.
             self.link.unwritten(call.number);
-            return Err(SessionEnd::of(&error.why));
+            return Err(SessionEnd(error.why.clone()));
         }
         self.link.fail(call.number, error.failure());
         self.still_there(&error.why).await
     }
 
-    /// Ends the session if the server is gone, which `why` made doubtful.
+    /// Pings the server after a failure (`why`). Ends the session unless it answers.
     async fn still_there(&self, why: &str) -> Result<(), SessionEnd> {
-        match self.ping().await {
-            Ping::Answered => Ok(()),
-            Ping::NotSent => Err(SessionEnd::of(why)),
-            Ping::Lost => Err(SessionEnd::of(LOST)),
-            Ping::NotAnswered => {
-                let why = format!(
-                    "{why}; then it answered neither a ping nor a call for {PING_TIMEOUT:?}"
-                );
-                Err(SessionEnd::dead(why))
-            }
-        }
+        let pinged = timeout(PING_TIMEOUT, self.ping()).await;
+        pinged
+            .unwrap_or(Err("it does not answer a ping"))
+            .map_err(|ping| SessionEnd(format!("{why}, and {ping}")))
     }
 
     /// Posts a message that has no answer.
@@ -397,7 +356,10 @@ impl<'s> Running<'s> {
         let response = self.post(bytes, HeaderMap::new()).await;
         match response.map(|response| response.status()) {
             Ok(status) if status.is_success() => Ok(()),
-            Ok(StatusCode::NOT_FOUND) if self.has_id() => Err(SessionEnd::of(LOST)),
+            Ok(StatusCode::NOT_FOUND) if self.has_id() => {
+                self.still_there("it answered a notification with HTTP 404")
+                    .await
+            }
             Ok(status) => {
                 let what = format!(
                     "an attached server answered a notification or a response with HTTP {status}"
@@ -412,7 +374,7 @@ impl<'s> Running<'s> {
                 ));
                 Ok(())
             }
-            Err(error) => Err(SessionEnd::of(&error.why)),
+            Err(error) => Err(SessionEnd(error.why)),
         }
     }
 
@@ -422,7 +384,12 @@ impl<'s> Running<'s> {
         loop {
             match self.ask(Method::GET).await {
                 Ok(response) => match response.status() {
-                    StatusCode::NOT_FOUND if self.has_id() => return SessionEnd::of(LOST),
+                    StatusCode::NOT_FOUND if self.has_id() => {
+                        return match self.still_there("it answered GET with HTTP 404").await {
+                            Ok(()) => pending().await,
+                            Err(end) => end,
+                        };
+                    }
                     // The server offers no GET stream.
                     status if status.is_client_error() => return pending().await,
                     status if status.is_success() => {
@@ -437,7 +404,7 @@ impl<'s> Running<'s> {
                     }
                     _ => {}
                 },
-                Err(error) if !error.may_be_sent => return SessionEnd::of(&error.why),
+                Err(error) if !error.may_be_sent => return SessionEnd(error.why),
                 Err(_) => {}
             }
             sleep(jittered(PAUSES[failed.min(PAUSES.len() - 1)])).await;
@@ -445,31 +412,19 @@ impl<'s> Running<'s> {
         }
     }
 
-    /// Whether the server still answers in this session: the ping, or a call meanwhile.
-    async fn ping(&self) -> Ping {
-        let answers = self.answers.load(Ordering::Relaxed);
+    /// Whether the server answers a ping in this session; if not, why.
+    async fn ping(&self) -> Result<(), &'static str> {
         // An id must not be used twice in a session, and some servers drop one of two concurrent pings with the same id.
         let number = self.pings.fetch_add(1, Ordering::Relaxed);
         let id = format!(r#""ping-{number}""#);
         let ping = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
-        let pinged = async {
-            match self.post(ping.into(), HeaderMap::new()).await {
-                Ok(response) if response.status() == StatusCode::NOT_FOUND && self.has_id() => {
-                    Ping::Lost
-                }
-                Ok(response) => match answer_to(&mut messages(response), &id).await {
-                    Some(_) => Ping::Answered,
-                    None => Ping::NotAnswered,
-                },
-                Err(error) if error.may_be_sent => Ping::NotAnswered,
-                Err(_) => Ping::NotSent,
-            }
-        };
-        match timeout(PING_TIMEOUT, pinged).await {
-            Ok(pinged) if pinged != Ping::NotAnswered => pinged,
-            _ if self.answers.load(Ordering::Relaxed) > answers => Ping::Answered,
-            _ => Ping::NotAnswered,
+        let response = self.post(ping.into(), HeaderMap::new()).await;
+        let response = response.map_err(|_| "it cannot be reached for a ping")?;
+        if response.status() == StatusCode::NOT_FOUND && self.has_id() {
+            return Err(LOST);
         }
+        let answer = answer_to(&mut messages(response), &id).await;
+        answer.map(drop).ok_or("it does not answer a ping")
     }
 
     /// Ends the session with DELETE.
@@ -499,22 +454,5 @@ impl<'s> Running<'s> {
         headers.insert(http::header::ACCEPT, accept);
         let web = &self.session.web;
         web.ask(method, web.url().clone(), headers).await
-    }
-}
-
-// === impl SessionEnd ===
-
-impl SessionEnd {
-    /// The server accepts no new calls.
-    fn of(why: &str) -> Self {
-        let why = why.to_owned();
-        let is_dead = false;
-        Self { why, is_dead }
-    }
-
-    /// The server answers nothing any more.
-    fn dead(why: String) -> Self {
-        let is_dead = true;
-        Self { why, is_dead }
     }
 }

@@ -97,7 +97,7 @@ impl Abilities {
             jsonrpc::result(own, "{}")
         } else {
             let message = json!(format!(
-                "the client of this call cannot be asked ({method}): it must declare support for this method, and use Streamable HTTP, with a session and streams or in revision 2026-07-28"
+                "the client of this call cannot be asked ({method}): it must declare support for this method, and use Streamable HTTP: either revision 2026-07-28, or a session whose requests accept a stream"
             ));
             let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)
