@@ -244,6 +244,8 @@ impl Process {
         let Some(results) = shared.cloned() else {
             return;
         };
+        let delivering = Arc::clone(&results).deliver_recorded(Arc::clone(&self.calls));
+        self.rest.spawn(until(self.order.rest.clone(), delivering));
         if let Some(a2a) = a2a {
             let (tasks, results) = (Arc::clone(&a2a.tasks), Arc::clone(&results));
             let deadlines = move |tasks| results.deadlines(&tasks);

@@ -53,8 +53,8 @@ use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Cursor, Entries, Following, Logs, Position, RESULTS, Record, STORED, StateError,
-    UNATTENDED, View,
+    ATTENDED, Cursor, Entries, Following, Lagged, Logs, Position, RESULTS, Record, STORED,
+    StateError, UNATTENDED, View,
 };
 
 /// The stored answers.
@@ -71,6 +71,7 @@ pub(crate) struct Results {
     unfollowed: LogLimit,
     unrenewed: LogLimit,
     unwatched: LogLimit,
+    received: LogLimit,
     unclaimed: LogLimit,
 }
 
@@ -113,7 +114,8 @@ const CLAIMS: usize = 3;
 /// At most this many keys are watched over.
 const MAX_WATCHED: usize = 4_096;
 
-/// The prefixes of the keys of answers that are passed on, and of messages for attached agents.
+/// The prefixes of the keys of calls, of answers that are passed on, and of messages for attached agents.
+const CALL: &str = "call-";
 const CLIENT_ANSWER: &str = "client-";
 const FOR_AGENT: &str = "agent-";
 
@@ -140,6 +142,7 @@ impl Results {
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
             unrenewed: log.limit(Level::WARN, "more claims were not renewed"),
             unwatched: log.limit(Level::WARN, "more idempotency keys were not watched"),
+            received: log.limit(Level::INFO, "more answers were received by other replicas"),
             unclaimed: log.limit(
                 Level::WARN,
                 "more requests with an Idempotency-Key were refused",
@@ -623,6 +626,32 @@ impl Results {
         }
     }
 
+    /// Hands answers that other replicas have recorded to the callers of this replica, which may have lost the bus of the
+    /// agent. Runs until the log ends.
+    pub(crate) async fn deliver_recorded(self: Arc<Self>, calls: Arc<Calls>) {
+        let mut following = self.follow_new().await;
+        loop {
+            match following.next().await {
+                Ok(Some(record)) => {
+                    if let Some((call, part)) =
+                        recorded_part_in(&record, |call| calls.outlives_outage(call))
+                        && calls.take_recorded(call, part)
+                        && let Some(suppressed) = self.received.allow()
+                    {
+                        tracing::info!(%call, suppressed, "another replica has received the answer to a call");
+                    }
+                }
+                Ok(None) => return,
+                Err(Lagged) => {
+                    tracing::warn!(
+                        "callers whose answers other replicas have received may wait until their deadlines: the log was read too slowly"
+                    );
+                    following = self.follow_new().await;
+                }
+            }
+        }
+    }
+
     /// Runs a task that continues when its caller disconnects.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.work.spawn(work);
@@ -648,6 +677,16 @@ pub(crate) fn client_answer_in(
             token,
             body: Bytes::copy_from_slice(body.as_bytes()),
         }),
+        _ => None,
+    }
+}
+
+/// The last part of the answer to a call in a record, if `is_wanted`.
+fn recorded_part_in(record: &Record, is_wanted: impl Fn(CallId) -> bool) -> Option<(CallId, Part)> {
+    let call = record.key.strip_prefix(CALL)?.parse().ok();
+    let call = call.filter(|call| is_wanted(*call))?;
+    match body::read(record)? {
+        Event::Part { part, .. } if part.last => Some((call, part.into())),
         _ => None,
     }
 }
@@ -679,15 +718,12 @@ pub(crate) fn resource_event_in(record: &Record) -> Option<ResourceEvent> {
 }
 
 fn as_message(recorded: Result<RecordedPart, CallError>) -> Box<CallerMessage> {
-    let part = recorded.map(|RecordedPart { body, last, by: _ }| {
-        Part::new(Bytes::copy_from_slice(body.as_bytes()), last)
-    });
-    Box::new(CallerMessage::Part(part))
+    Box::new(CallerMessage::Part(recorded.map(Part::from)))
 }
 
 /// The key of a call in the log.
 fn call_key(call: &str) -> String {
-    format!("call-{call}")
+    format!("{CALL}{call}")
 }
 
 fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey> {

@@ -15,6 +15,7 @@ use a2abus_transports::{
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use support::battery::within;
+use support::proxy::Proxy;
 use support::running::Running;
 use support::server::{Kind, Private, free_port, named};
 use tempfile::TempDir;
@@ -688,6 +689,16 @@ state: {{ log: state, create: true }}"
     bridge.stop().await;
 }
 
+/// How many messages NATS has confirmed to a bridge.
+fn confirmed(bridge: &Running) -> u64 {
+    let metrics = bridge.metrics.render().unwrap();
+    let count = r#"a2abus_publish_seconds_count{transport="nats"} "#;
+    let mut lines = metrics.lines();
+    lines
+        .find_map(|line| line.strip_prefix(count)?.parse().ok())
+        .unwrap_or_default()
+}
+
 /// Other replicas follow the answer to a call with a key, so an outage of its bus does not end it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_a_key_outlives_an_outage_of_its_bus() {
@@ -714,9 +725,9 @@ state: {{ log: kafka, create: true, prefix: {topic} }}"
     ))
     .await;
     let http = Client::builder().no_proxy().build().unwrap();
-    let call = |key: Option<&str>| {
+    let call = |key: Option<&str>, method: &str| {
         let params = json!({ "text": key.unwrap_or("keyless") });
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": params });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let request = http.post(format!("{}/rpc/weather", bridge.door));
         let request = match key {
             Some(key) => request.header("idempotency-key", key),
@@ -724,6 +735,7 @@ state: {{ log: kafka, create: true, prefix: {topic} }}"
         };
         tokio::spawn(async move {
             request
+                .header("accept", "application/json, text/event-stream")
                 .json(&body)
                 .send()
                 .await
@@ -733,17 +745,21 @@ state: {{ log: kafka, create: true, prefix: {topic} }}"
                 .unwrap()
         })
     };
-    let (keyed, keyless) = (call(Some("keyed")), call(None));
+    let before = confirmed(&bridge);
+    let (keyed, keyless) = (call(Some("keyed"), "echo"), call(None, "echo"));
+    // Parts of it may be lost, so nobody could number the later ones.
+    let stream = call(Some("stream"), "message/stream");
     within("the agent has the requests", async {
-        while agent.count() < 2 {
+        while agent.count() < 3 || confirmed(&bridge) < before + 3 {
             sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
     server.kill().await;
-    let keyless = within("the call without a key fails", keyless).await;
-    let keyless = keyless.unwrap();
-    assert!(keyless.contains(r#""reason":"answer_lost""#), "{keyless}");
+    for failed in [keyless, stream] {
+        let failed = within("the call fails", failed).await.unwrap();
+        assert!(failed.contains(r#""reason":"answer_lost""#), "{failed}");
+    }
     server.start().await;
     within("the bridge and the agent are connected", async {
         while !bridge.report().ready || *agent.bus.health().borrow() != Health::Up {
@@ -756,6 +772,56 @@ state: {{ log: kafka, create: true, prefix: {topic} }}"
     let keyed = keyed.unwrap();
     assert!(keyed.contains(r#""echo":"keyed""#), "{keyed}");
     bridge.stop().await;
+}
+
+/// A replica that has lost the bus of the agent gets the answers that another one receives.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_another_replica_receives_reaches_its_caller() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let bus = Nats::connect(NatsConfig::new([nats.as_str()]));
+    let (topic, bus) = (unique("passed"), bus.await.unwrap());
+    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let proxy = Proxy::start(nats.trim_start_matches("nats://")).await;
+    let start = |nats: String| {
+        let config = format!(
+            "
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: nats, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies, timeout: 60s }}
+state: {{ log: kafka, create: true, prefix: {topic} }}"
+        );
+        async move { Running::start(&config).await }
+    };
+    let one = start(format!("nats://{}", proxy.address())).await;
+    let other = start(nats.clone()).await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
+    let before = confirmed(&one);
+    let request = http.post(format!("{}/rpc/weather", one.door)).json(&call);
+    let request = request.header("idempotency-key", "key");
+    let called = tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() });
+    within("the agent has the request", async {
+        while agent.count() < 1 || confirmed(&one) == before {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    proxy.cut();
+    within("the replica has noticed", async {
+        while one.report().ready {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    agent.is_let.send_replace(true);
+    let answer = within("the answer", called).await.unwrap();
+    assert!(answer.contains(r#""echo":"call""#), "{answer}");
+    one.stop().await;
+    other.stop().await;
 }
 
 /// A message that the agent refuses leaves its task waiting, also once the other replica has seen the refusal.

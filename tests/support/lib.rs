@@ -7,7 +7,9 @@
 )]
 
 pub mod battery;
+pub mod cancels;
 pub mod logs;
+pub mod proxy;
 pub mod running;
 pub mod server;
 pub mod service;

@@ -61,6 +61,8 @@ pub struct Answer {
     pub(super) consumed: u32,
     /// Whether other replicas can receive the answer.
     is_followed: bool,
+    /// Whether the call survives an outage of its bus once the bus has confirmed the request.
+    outlives_outage: bool,
     /// Whether it is the answer to a call of another replica.
     is_resumed: bool,
     /// The questions that the caller supports.
@@ -119,6 +121,7 @@ impl Opened {
             sent_calls: None,
             consumed: 0,
             is_followed: false,
+            outlives_outage: false,
             is_resumed: false,
             client: self.client,
             is_asking: false,
@@ -135,9 +138,12 @@ impl Prepared {
         self.answer.calls.pending.request(self.answer.id.call)
     }
 
-    /// Marks the call as followed: other replicas receive its answer if this one stops.
-    pub(crate) fn set_followed(&mut self) {
+    /// Marks the call as followed: other replicas receive its answer if this one stops. If the answer is a single message
+    /// (`has_one_part`), the call also outlives an outage of its bus: the answer may arrive afterwards, or at another
+    /// replica. The parts of a longer answer would get wrong numbers if some of them were lost.
+    pub(crate) fn set_followed(&mut self, has_one_part: bool) {
         self.answer.is_followed = true;
+        self.answer.outlives_outage = has_one_part;
     }
 
     /// How long the agent may send nothing; `None` if its client may take longer to answer a question.
@@ -284,8 +290,11 @@ impl Answer {
     /// Handles the result of publishing the copy. If that failed, the call fails: the error arrives as a part of the
     /// answer.
     fn note(&self, (copy, published): &Published) {
-        if let Err(error) = published {
-            self.calls.undeliverable(copy, error);
+        match published {
+            Err(error) => self.calls.undeliverable(copy, error),
+            // Until then the request would be published again after the outage, and might be executed twice.
+            Ok(()) if self.outlives_outage => self.calls.pending.keep(self.id.call),
+            Ok(()) => {}
         }
     }
 
@@ -380,8 +389,9 @@ impl Answer {
                         let parts = render::released(request, progress);
                         (!parts.is_empty()).then_some(Ok(parts))
                     });
-                    // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
-                    if released == HandOver::Nothing && is_over {
+                    // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now. A resumed
+                    // one never is.
+                    if is_over && (self.is_resumed || released == HandOver::Nothing) {
                         return Err(self.timeout_error());
                     }
                     if released == HandOver::Over && !self.calls.pending.contains(self.id.call) {
@@ -543,8 +553,11 @@ impl Answer {
 
     fn end(&mut self) {
         self.ended = true;
-        self.calls.pending.remove(self.id.call);
-        self.note_ended();
+        // The call itself may still wait in this process, for its first caller.
+        if !self.is_resumed {
+            self.calls.pending.remove(self.id.call);
+            self.note_ended();
+        }
     }
 
     /// Records that the call has ended, for the log lines about later answers.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
+use smallvec::smallvec;
 use tokio::sync::mpsc;
 
 use super::answer::{Answer, Prepared};
 use super::callid::CallId;
 use super::error::CallError;
-use super::pending::CallerMessage;
+use super::part::Part;
+use super::pending::{CallerMessage, HandOver};
 use super::question::Abilities;
 use super::service::{Calls, Request};
 use crate::account::Account;
@@ -48,6 +50,25 @@ impl Calls {
         };
         let answer = opened.answer(account, self);
         Ok(Prepared { answer, copies })
+    }
+
+    /// Whether a call waits that survives an outage of its bus.
+    pub(crate) fn outlives_outage(&self, call: CallId) -> bool {
+        self.pending.is_kept(call)
+    }
+
+    /// Hands the answer to a call that outlives an outage to its caller, as another replica has recorded it. Returns whether
+    /// the caller still waited.
+    pub(crate) fn take_recorded(&self, call: CallId, part: Part) -> bool {
+        let mut made = None;
+        let handed = self.pending.hand_over(call, |request, _| {
+            made = Some((request.id, request.agent.clone()));
+            Some(Ok(smallvec![part]))
+        });
+        if let Some((id, agent)) = made {
+            self.ended.note(id, &agent);
+        }
+        handed == HandOver::Over
     }
 
     /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `consumed`.

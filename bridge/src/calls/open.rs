@@ -311,7 +311,7 @@ impl Calls {
                 progress: Mutex::default(),
             }),
             buses: copies.iter().map(|copy| copy.bus).collect(),
-            is_kept,
+            is_kept: AtomicBool::new(is_kept),
             may_have_arrived: Arc::clone(&may_have_arrived),
             shares,
             budget,

@@ -44,8 +44,9 @@ pub struct Entry {
     pub request: Arc<CallRequest>,
     /// The buses the request went to.
     pub buses: Vec<BusId>,
-    /// Whether the call survives an outage of its bus. Its request is then published later.
-    pub is_kept: bool,
+    /// Whether the call survives an outage of its bus. Its request is then published later, or its answer may still
+    /// arrive.
+    pub is_kept: AtomicBool,
     /// Set once an agent may have received the request.
     pub may_have_arrived: Arc<AtomicBool>,
     /// The reservations within the limits of the agent and the caller, released with the entry.
@@ -391,17 +392,30 @@ impl PendingCalls {
         entry.is_some()
     }
 
+    /// Lets a call survive an outage of its bus.
+    pub fn keep(&self, call: CallId) {
+        if let Some(entry) = self.table.get(&call) {
+            entry.is_kept.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a call waits that survives an outage of its bus.
+    pub fn is_kept(&self, call: CallId) -> bool {
+        let entry = self.table.get(&call);
+        entry.is_some_and(|entry| entry.is_kept.load(Ordering::Relaxed))
+    }
+
     /// Fails a call.
     pub fn fail(&self, call: CallId, error: CallError) -> HandOver {
         self.hand_over(call, |_, _| Some(Err(error)))
     }
 
     /// Fails the calls that match. Returns how many.
-    pub fn fail_where(&self, matches: impl Fn(CallId, &Entry) -> bool, error: &CallError) -> usize {
+    pub fn fail_where(&self, matches: impl Fn(&Entry) -> bool, error: &CallError) -> usize {
         let calls: Vec<CallId> = self
             .table
             .iter()
-            .filter(|entry| matches(*entry.key(), entry.value()))
+            .filter(|entry| matches(entry.value()))
             .map(|entry| *entry.key())
             .collect();
         calls

@@ -15,6 +15,7 @@ mod sync {
 }
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use a2abus_plugin::{Event, Text};
 use bytes::Bytes;
@@ -78,7 +79,7 @@ fn one_call() {
             progress: sync::Mutex::default(),
         }),
         buses: Vec::new(),
-        is_kept: false,
+        is_kept: AtomicBool::new(false),
         may_have_arrived: Arc::default(),
         shares: Vec::new(),
         _charge: budget.charge(100).unwrap(),

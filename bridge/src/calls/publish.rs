@@ -177,18 +177,17 @@ impl Calls {
         }
     }
 
-    /// Fails the calls on a bus that has gone down, except those that are kept. Calls that other replicas follow wait on
-    /// once an agent may have received them: their answer may arrive after the outage, or at another replica.
+    /// Fails the calls on a bus that has gone down, except those that are kept.
     pub fn fail_all(&self, bus: BusId, cause: &Text) {
-        let is_on_it = |entry: &Entry| entry.buses.contains(&bus) && !entry.is_kept;
+        let is_on_it =
+            |entry: &Entry| entry.buses.contains(&bus) && !entry.is_kept.load(Ordering::Relaxed);
         let unsent = self.pending.fail_where(
-            |_, entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),
+            |entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),
             &CallError::Unavailable(cause.clone()),
         );
-        let sent = self.pending.fail_where(
-            |call, entry| is_on_it(entry) && !call.is_followed(),
-            &CallError::AnswerLost(cause.clone()),
-        );
+        let sent = self
+            .pending
+            .fail_where(is_on_it, &CallError::AnswerLost(cause.clone()));
         let failed = unsent + sent;
         if failed > 0 {
             tracing::warn!(calls = failed, %cause, "a bus is unavailable: its calls failed at once");

@@ -213,7 +213,7 @@ impl Calls {
     /// calls failed.
     pub(crate) fn give_up(&self) -> usize {
         self.given_up.cancel();
-        self.pending.fail_where(|_, _| true, &CallError::Draining)
+        self.pending.fail_where(|_| true, &CallError::Draining)
     }
 
     /// Resolves when the drain is over, for those who wait for the work of others.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::resources::Subscription;
+use crate::calls::Part;
 use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Groups, Position, Record};
@@ -329,6 +330,12 @@ impl RecordedPart {
     }
 }
 
+impl From<RecordedPart> for Part {
+    fn from(RecordedPart { body, last, by: _ }: RecordedPart) -> Self {
+        Self::new(Bytes::copy_from_slice(body.as_bytes()), last)
+    }
+}
+
 impl Author {
     /// Takes a reference because serde requires it.
     #[expect(clippy::trivially_copy_pass_by_ref)]
@@ -344,6 +351,12 @@ impl OpenedCall {
     fn has_rounds(&self) -> bool {
         let session = self.session.as_deref();
         session.is_some_and(|session| session.starts_with(ROUND))
+    }
+
+    /// Whether the answer is a single message. An answer of A2A may have several, even without a stream.
+    pub(crate) fn has_one_part(&self) -> bool {
+        let may_have_parts = self.streamed || self.progress.is_some();
+        !may_have_parts && self.session.is_none() && self.task.is_none()
     }
 
     /// The time left until the deadline.

@@ -171,10 +171,12 @@ impl Common {
         }
         let budget = Some(self.budget.clone());
         let mut prepared = self.calls.prepare(request, client, budget)?;
-        if let Some(opened) = self.opened(call, (task, session, skill), &prepared)
+        let opened = self.opened(call, (task, session, skill), &prepared);
+        let has_one_part = opened.as_ref().is_some_and(OpenedCall::has_one_part);
+        if let Some(opened) = opened
             && Box::pin(self.results.open_call(self.call, opened)).await
         {
-            prepared.set_followed();
+            prepared.set_followed(has_one_part);
         }
         let answer = prepared.publish().await?;
         Ok(answer.counted_by(&self.sent_calls))
