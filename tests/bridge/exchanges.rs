@@ -1,6 +1,6 @@
 //! Requests made on the bus are answered there, in any form of the agent's answer.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use a2abus_bridge::Bridge;
@@ -16,6 +16,7 @@ use a2abus_transports::{
 };
 use serde_json::{Value, json};
 use support::battery::within;
+use support::cancels::AgentWork;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -288,17 +289,9 @@ async fn a_cancel_right_after_its_request_follows_it() {
     let last =
         r#"{"jsonrpc":"2.0","id":"last","method":"tools/list","params":{"_agentId":"weather"}}"#;
     world.ask(Message::plain(last)).await;
-    let (mut working, mut is_last) = (HashSet::new(), false);
-    while !is_last || !working.is_empty() {
-        let message = body(&world.next_request().await.message);
-        if message["method"] == "notifications/cancelled" {
-            let cancelled = message["params"]["requestId"].as_str().unwrap();
-            assert!(working.remove(cancelled), "{cancelled} is not known");
-        } else if message["method"] == "tools/list" {
-            is_last = true;
-        } else {
-            working.insert(message["id"].as_str().unwrap().to_owned());
-        }
+    let mut work = AgentWork::default();
+    while !work.is_over() {
+        work.take(&body(&world.next_request().await.message));
     }
     world.end().await;
 }

@@ -7,6 +7,7 @@ use async_nats::jetstream::{self, consumer, stream};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use support::battery::within;
+use support::cancels::AgentWork;
 use support::running::Running;
 use support::server::{Kind, named};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
@@ -27,12 +28,10 @@ fn notification(number: u64, agent: &str) -> String {
         .to_string()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kafka_request_that_is_refused_or_has_no_topic_is_answered_at_once() {
-    let Some(kafka) = named(Kind::Kafka) else {
-        return;
-    };
-    let (plain, name) = (Plain::new(&kafka), unique("requests"));
+/// A bridge that reads requests from `NAME.in`, with the agent `weather` at `NAME.agents.weather`, and the agent `fixed`
+/// at a topic that does not exist.
+async fn on_kafka(kafka: &str, name: &str) -> (Plain, Running) {
+    let plain = Plain::new(kafka);
     for topic in ["in", "dlq", "answers", "agents.weather"] {
         plain.create(&format!("{name}.{topic}"), 1).await;
     }
@@ -46,6 +45,16 @@ default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
 calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
     ))
     .await;
+    (plain, bridge)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kafka_request_that_is_refused_or_has_no_topic_is_answered_at_once() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let name = unique("requests");
+    let (plain, bridge) = on_kafka(&kafka, &name).await;
     let (input, place) = (format!("{name}.in"), format!("{name}.answers"));
     let answers = plain.read(&place, 1);
     let dlq_messages = plain.read(&format!("{name}.dlq"), 1);
@@ -103,19 +112,8 @@ async fn a_cancel_on_kafka_does_not_overtake_its_request() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let (plain, name) = (Plain::new(&kafka), unique("cancels"));
-    for topic in ["in", "dlq", "answers", "agents.weather"] {
-        plain.create(&format!("{name}.{topic}"), 1).await;
-    }
-    let bridge = Running::start(&format!(
-        "
-instance: test
-transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
-bindings: [{{ name: in, transport: bus, topics: [{name}.in], group: {name}, reply_topics: ['{name}.answers'], dead_letter: {{ topic: {name}.dlq }} }}]
-default_route: [{{ transport: bus, topic: '{name}.agents.{{targetagent}}' }}]
-calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
-    ))
-    .await;
+    let name = unique("cancels");
+    let (plain, bridge) = on_kafka(&kafka, &name).await;
     let (input, place) = (format!("{name}.in"), format!("{name}.answers"));
     let agent = plain.read(&format!("{name}.agents.weather"), 1);
     let headers = [("kafka_replyTopic", Some(place.as_str()))];
@@ -131,18 +129,10 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies, reply_partitions: 1 }}"
     plain
         .publish_with(&input, &headers, &last.to_string())
         .await;
-    let (mut working, mut is_last) = (HashSet::new(), false);
-    while !is_last || !working.is_empty() {
+    let mut work = AgentWork::default();
+    while !work.is_over() {
         let message = within("a request or a cancel", next(&agent)).await;
-        let message: Value = serde_json::from_slice(&message.body).unwrap();
-        if message["method"] == "notifications/cancelled" {
-            let cancelled = message["params"]["requestId"].as_str().unwrap();
-            assert!(working.remove(cancelled), "{cancelled} is not known");
-        } else if message["method"] == "tools/list" {
-            is_last = true;
-        } else {
-            working.insert(message["id"].as_str().unwrap().to_owned());
-        }
+        work.take(&serde_json::from_slice(&message.body).unwrap());
     }
     bridge.stop().await;
 }

@@ -230,16 +230,16 @@ impl Pipeline {
                 tracing::debug!(binding = %self.intake.name, id = %identity.id, "a requester has cancelled its request");
                 true
             }
-            result @ (Cancelled::Several | Cancelled::Late) => {
-                let of = undelivered(at).with_event(Some(event));
-                let reason = match result {
-                    Cancelled::Late => "late_cancel",
-                    _ => "ambiguous_cancel",
-                };
-                self.intake.dead_letters.dropped(&of, reason);
-                true
-            }
+            Cancelled::Several => self.drop_cancel(at, event, "ambiguous_cancel"),
+            Cancelled::Late => self.drop_cancel(at, event, "late_cancel"),
         }
+    }
+
+    /// Counts and logs a cancel that reaches nobody. Always `true`.
+    fn drop_cancel(&self, at: ReadAt<'_>, event: &Event, reason: &'static str) -> bool {
+        let of = undelivered(at).with_event(Some(event));
+        self.intake.dead_letters.dropped(&of, reason);
+        true
     }
 
     fn open(

@@ -5,6 +5,7 @@
 //! of them.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
@@ -21,13 +22,15 @@ pub(super) struct Cancellables(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     waiting: HashMap<RequestIdentity, Vec<Waiting>>,
-    /// The requests that have ended. A cancel of one of them must reach nobody: the agent may work on a request of
-    /// somebody else that has the same id.
-    ended: Recent<RequestIdentity>,
+    /// The requests that have ended, with and without their agents. A cancel of one of them must reach nobody: the agent
+    /// may work on a request of somebody else that has the same id. Only hashes are stored, because the key of a message
+    /// keeps the whole message in memory.
+    ended: Recent<u64>,
+    hasher: RandomState,
 }
 
-/// Maximum number of ended requests that are remembered.
-const MAX_ENDED: usize = 4_096;
+/// Maximum number of ended requests that are remembered, two entries for each.
+const MAX_ENDED: usize = 2 * 4_096;
 
 /// One request.
 #[derive(Debug)]
@@ -71,6 +74,24 @@ pub(crate) enum Cancelled {
     Several,
 }
 
+// === impl State ===
+
+impl State {
+    fn note_ended(&mut self, identity: &RequestIdentity, agent: &Text) {
+        // A cancel may name no agent.
+        for agent in [agent, &Text::default()] {
+            let hash = self.hasher.hash_one((identity, agent));
+            self.ended.insert(hash, ());
+        }
+    }
+
+    /// Whether a request for this agent has ended, or for any one if it is empty.
+    fn has_ended(&self, identity: &RequestIdentity, agent: &Text) -> bool {
+        self.ended
+            .contains(&self.hasher.hash_one((identity, agent)))
+    }
+}
+
 // === impl Cancellables ===
 
 impl Default for Cancellables {
@@ -78,6 +99,7 @@ impl Default for Cancellables {
         Self(Arc::new(Mutex::new(State {
             waiting: HashMap::new(),
             ended: Recent::new(MAX_ENDED),
+            hasher: RandomState::new(),
         })))
     }
 }
@@ -103,7 +125,7 @@ impl Cancellables {
         let same = all.waiting.get(identity).into_iter().flatten();
         let mut same = same.filter(|request| agent.is_empty() || request.agent == *agent);
         match (same.next(), same.next()) {
-            (None, _) if all.ended.contains(identity) => Cancelled::Late,
+            (None, _) if all.has_ended(identity, agent) => Cancelled::Late,
             (None, _) => Cancelled::Unknown,
             (Some(only), None) => {
                 only.cancelled.notify_one();
@@ -131,13 +153,16 @@ impl Cancellable {
 impl Drop for Cancellable {
     fn drop(&mut self) {
         let mut all = self.all.all();
-        if let Some(same) = all.waiting.get_mut(&self.identity) {
-            same.retain(|other| !Arc::ptr_eq(&other.cancelled, &self.cancelled));
-            if same.is_empty()
-                && let Some((identity, _)) = all.waiting.remove_entry(&self.identity)
-            {
-                all.ended.insert(identity, ());
-            }
+        let Some(same) = all.waiting.get_mut(&self.identity) else {
+            return;
+        };
+        let is_this = |other: &Waiting| Arc::ptr_eq(&other.cancelled, &self.cancelled);
+        let Some(ended) = same.iter().position(is_this).map(|at| same.remove(at)) else {
+            return;
+        };
+        if same.is_empty() {
+            all.waiting.remove(&self.identity);
         }
+        all.note_ended(&self.identity, &ended.agent);
     }
 }
