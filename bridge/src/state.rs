@@ -26,8 +26,6 @@ mod service;
 mod tests;
 mod view;
 
-use std::time::Duration;
-
 pub use any::AnyLog;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub use bus::BusLog;
@@ -36,6 +34,7 @@ pub use entries::Entries;
 pub use fold::{Applied, Fold, Groups};
 pub use follow::{Following, Lagged};
 pub use location::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
+pub(crate) use log::{ATTENDED, STORED, UNATTENDED};
 pub use log::{
     Batch, Bounds, Cursor, Kind, Log, LogSpec, MAX_KEY_BYTES, Position, PositionError, Reader,
     Record, StateError,
@@ -44,10 +43,3 @@ pub use memory::MemoryLog;
 pub use seal::SealError;
 pub use service::Logs;
 pub use view::{Progress, View, ViewOptions, ViewTask};
-
-/// How long a caller waits until its record is stored and read back.
-pub(crate) const ATTENDED: Duration = Duration::from_secs(10);
-/// How long a caller waits for the log when its answer is known or its time is up.
-pub(crate) const STORED: Duration = Duration::from_secs(2);
-/// How long a record may take that no caller waits for: longer than any bus tries to store it.
-pub(crate) const UNATTENDED: Duration = Duration::from_secs(17 * 60);

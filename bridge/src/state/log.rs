@@ -18,6 +18,12 @@ use super::seal::SealError;
 /// The longest key of a record, in bytes.
 pub const MAX_KEY_BYTES: usize = 512;
 
+/// How long a caller waits until its record is stored and read back.
+pub(crate) const ATTENDED: Duration = Duration::from_secs(10);
+/// How long a caller waits for the log when its answer is known or its time is up.
+pub(crate) const STORED: Duration = Duration::from_secs(2);
+/// How long a record may take that no caller waits for: longer than any bus tries to store it.
+pub(crate) const UNATTENDED: Duration = Duration::from_secs(17 * 60);
 /// How many batches a reader prefetches.
 const READY_BATCHES: usize = 4;
 

@@ -205,11 +205,9 @@ impl ViewStatus {
                 }
                 None => self.readiness.restored(&self.condition),
             }
-            let is_unwritten = unwritten.is_some();
             let changed = if is_met {
                 let is_lost = |now: &Progress| {
-                    let is_same = now.unwritten.is_some() == is_unwritten;
-                    !now.is_caught_up || now.silent.is_some() || !is_same
+                    !now.is_caught_up || now.silent.is_some() || now.unwritten != unwritten
                 };
                 progress.wait_for(is_lost).await.map(drop)
             } else {

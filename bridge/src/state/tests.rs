@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{
-    Applied, EmbeddedLog, Fold, Groups, Kind, Lagged, Log as _, LogSpec, MemoryLog, Position,
-    Record, StateError, View, ViewOptions, ViewTask,
+    Applied, Fold, Groups, Kind, Lagged, Log as _, LogSpec, MemoryLog, Position, Record,
+    StateError, View, ViewOptions, ViewTask,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -243,21 +243,6 @@ async fn a_position_that_does_not_come_is_waited_for_until_the_deadline() {
         error.to_string(),
         "the record at 0-7 of events was stored, but not read back in 60s"
     );
-}
-
-#[tokio::test]
-async fn a_record_that_is_not_stored_is_reported_until_the_next_one() {
-    let directory = tempfile::tempdir().unwrap();
-    let log = EmbeddedLog::open(EVENTS, directory.path()).unwrap();
-    let (view, _task) = View::start(log, Jobs, ROOMY);
-    let unwritten = || view.progress().borrow().unwritten.clone();
-    assert_eq!(unwritten(), None);
-    let late = view.append_within("a", body("claim it"), Duration::ZERO);
-    assert!(matches!(late.await, Err(StateError::NotStored { .. })));
-    assert!(unwritten().unwrap().contains("has not stored a record"));
-    let stored = view.append_within("a", body("part one"), LONG).await;
-    stored.unwrap();
-    assert_eq!(unwritten(), None);
 }
 
 #[tokio::test]

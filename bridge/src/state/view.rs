@@ -15,7 +15,7 @@ use super::any::AnyLog;
 use super::entries::Entries;
 use super::fold::{Applied, Fold};
 use super::follow::{Followers, Following};
-use super::log::{Batch, Bounds, Cursor, Kind, Log, Position, StateError};
+use super::log::{Batch, Bounds, Cursor, Kind, Log, Position, STORED, StateError};
 use crate::clock;
 
 /// The bounds of a view.
@@ -49,7 +49,8 @@ pub struct Progress {
     /// Why records of other replicas are not seen, if so: the log does not answer queries for its end, or its records are
     /// not read.
     pub silent: Option<Arc<str>>,
-    /// Why the last record was not stored, if so. After a minute without records it is forgotten.
+    /// Why the last record was not stored, if so. It is no longer reported once a record is stored, or after a minute
+    /// without another failure.
     pub unwritten: Option<Arc<str>>,
 }
 
@@ -75,8 +76,6 @@ struct Shared<F: Fold> {
     last_end: Mutex<Option<(Instant, Cursor)>>,
     /// Whether a log line has said that records are delayed.
     is_delayed: AtomicBool,
-    /// Whether the last record was not stored. A copy of the progress, which takes no lock to read.
-    is_unwritten: AtomicBool,
 }
 
 struct State<E> {
@@ -142,7 +141,6 @@ impl<F: Fold> View<F> {
             progress: watch::Sender::new(Progress::default()),
             last_end: Mutex::default(),
             is_delayed: AtomicBool::new(false),
-            is_unwritten: AtomicBool::new(false),
         });
         let task = tokio::spawn(run(CloseOnDrop(Arc::clone(&shared))));
         let task = ViewTask {
@@ -565,23 +563,31 @@ impl<F: Fold> Shared<F> {
         failures
     }
 
-    /// Records whether the log stores records.
+    /// Records whether the log stores records. A caller that waited only for a moment shows nothing.
     fn note_stored(&self, stored: &Result<Position, StateError>) {
         let cause: Option<Arc<str>> = match stored {
-            Ok(_) if self.is_unwritten.load(Ordering::Relaxed) => None,
+            Ok(_) if self.progress.borrow().unwritten.is_some() => None,
+            Err(StateError::NotStored { waited, .. }) if *waited < STORED / 2 => return,
             Err(error) if error.is_outage() || matches!(error, StateError::NotStored { .. }) => {
                 Some(error.to_string().into())
             }
             _ => return,
         };
+        let name = self.log.spec().name;
         let mut state = self.state_mut();
-        let is_new = cause.is_some() != state.progress.unwritten.is_some();
         state.unwritten_at = cause.as_ref().map(|_| Instant::now());
-        if is_new {
-            self.is_unwritten.store(cause.is_some(), Ordering::Relaxed);
+        match (&state.progress.unwritten, &cause) {
+            (None, Some(cause)) => {
+                tracing::warn!(state = name, %cause, "a log of the state stores no records");
+            }
+            (Some(_), None) => {
+                tracing::info!(state = name, "the log of the state stores records again")
+            }
+            _ => {}
+        }
+        if state.progress.unwritten != cause {
             state.progress.unwritten = cause;
-            let progress = state.progress.clone();
-            self.progress.send_replace(progress);
+            self.progress.send_replace(state.progress.clone());
         }
     }
 
@@ -648,7 +654,6 @@ impl<F: Fold> Shared<F> {
             .unwritten_at
             .is_some_and(|at| at.elapsed() > FORGOTTEN)
         {
-            self.is_unwritten.store(false, Ordering::Relaxed);
             (state.unwritten_at, state.progress.unwritten) = (None, None);
             self.progress.send_replace(state.progress.clone());
         }
@@ -851,6 +856,7 @@ async fn maintain<F: Fold>(view: &Shared<F>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::{LogSpec, MemoryLog, Record};
 
     #[test]
     fn a_log_is_opened_again_if_tasks_wait_for_its_records_and_none_is_read() {
@@ -880,6 +886,55 @@ mod tests {
         // Nobody waits any more.
         drop((first, second));
         assert!(!looks(&mut state).contains(&true));
+    }
+
+    #[derive(Clone, Copy)]
+    struct Nothing;
+
+    impl Fold for Nothing {
+        type Entry = ();
+
+        fn apply(&self, _: &mut Option<()>, _: &Record) -> Applied {
+            Applied::Unknown
+        }
+
+        fn size_bytes(&self, (): &()) -> usize {
+            0
+        }
+
+        fn has_ended(&self, (): &()) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_stores_no_records_is_reported_for_a_minute_or_until_it_stores_one() {
+        let spec = LogSpec {
+            name: "test",
+            kind: Kind::Latest,
+        };
+        let log = MemoryLog::new(spec, 1 << 20);
+        let options = ViewOptions {
+            memory_bytes: 1 << 20,
+        };
+        let (view, _task) = View::start(log, Nothing, options);
+        view.caught_up().await.unwrap();
+        let unwritten = || view.progress().borrow().unwritten.clone();
+        let fails = async |deadline| {
+            let stored = view.stored(std::future::pending(), deadline).await;
+            assert!(matches!(stored, Err(StateError::NotStored { .. })));
+        };
+        fails(STORED / 4).await;
+        assert_eq!(unwritten(), None);
+        fails(STORED).await;
+        assert!(unwritten().unwrap().contains("has not stored a record"));
+        view.append_within("a", None, STORED).await.unwrap();
+        assert_eq!(unwritten(), None);
+        fails(STORED).await;
+        tokio::time::sleep(FORGOTTEN - SWEEP).await;
+        assert!(unwritten().is_some());
+        tokio::time::sleep(3 * SWEEP).await;
+        assert_eq!(unwritten(), None);
     }
 
     #[test]

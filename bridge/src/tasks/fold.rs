@@ -108,7 +108,8 @@ pub(crate) struct Task {
     pub(crate) metadata: BTreeMap<String, Raw>,
     /// When its status last changed, in milliseconds since 1970.
     pub(crate) changed: u64,
-    /// The state in which it waited for the messages that are with the agent, until the agent reports anything.
+    /// The state to return to if the agent refuses all messages that it has. Its first status, artifact or progress clears
+    /// it.
     waited: Option<State>,
     /// The last record.
     pub(crate) position: Position,
@@ -276,7 +277,7 @@ impl Task {
         self.origin_of(call).map_or(0, parts) as usize
     }
 
-    /// The state that a new message finds. Messages that no part has answered yet change nothing.
+    /// The state to return to if a new message is refused.
     pub(super) fn found(&self) -> State {
         self.waited.unwrap_or(self.status.state)
     }
@@ -544,6 +545,34 @@ mod tests {
         assert_eq!(task.status.state, State::Completed);
         assert!(task.artifacts.is_empty());
         assert_eq!(task.position.offset, 3);
+    }
+
+    #[test]
+    fn a_task_returns_to_its_state_until_the_agent_reports_something() {
+        let continued = || Event::Continued {
+            message: message("m"),
+        };
+        let taken = Event::Taken.from(Origin {
+            call: "call".into(),
+            part: 1,
+            event: 1,
+            ends: false,
+        });
+        let refused = Event::Said {
+            message: message("no"),
+        };
+        for (then, found) in [
+            (refused, State::InputRequired),
+            (continued(), State::InputRequired),
+            (taken, State::Working),
+            (chunk("a", "text", true), State::Working),
+            (status(State::Working), State::Working),
+        ] {
+            let name = format!("{then:?}");
+            let asks = status(State::InputRequired);
+            let (task, _) = fold(&[created(), asks, continued(), then]);
+            assert_eq!(task.unwrap().found(), found, "{name}");
+        }
     }
 
     #[test]
