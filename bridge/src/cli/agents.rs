@@ -176,7 +176,7 @@ impl BridgeArgs {
             .await?;
         let shown: Value = response.json().await.context("the agent")?;
         self.print(&shown, || {
-            let text = |name: &str| shown[name].as_str().unwrap_or("-").to_owned();
+            let text = |name: &str| plain(shown[name].as_str().unwrap_or("-"));
             let mut lines = vec![format!(
                 "{} {}: {}",
                 text("name"),
@@ -189,11 +189,11 @@ impl BridgeArgs {
                 shown["expiresAt"].as_str().unwrap_or("never")
             ));
             if let Some(cause) = shown["cause"].as_str() {
-                lines.push(format!("away     {cause}"));
+                lines.push(format!("away     {}", plain(cause)));
             }
             let skills = shown["card"]["skills"].as_array();
             for skill in skills.into_iter().flatten() {
-                let text = |name: &str| skill[name].as_str().unwrap_or("-");
+                let text = |name: &str| plain(skill[name].as_str().unwrap_or("-"));
                 lines.push(format!("skill    {}: {}", text("id"), text("description")));
             }
             lines.join("\n")
@@ -277,7 +277,7 @@ impl BridgeArgs {
         for change in data["changes"].as_array().into_iter().flatten() {
             self.print(change, || {
                 let agent = &change["agent"];
-                let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+                let text = |value: &Value| plain(value.as_str().unwrap_or("-"));
                 format!(
                     "{:<10} {} {}: {}",
                     text(&change["change"]),
@@ -333,7 +333,7 @@ impl BridgeArgs {
 
 /// An agent as a row of the list.
 fn row(entry: &Value) -> [String; 6] {
-    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let text = |value: &Value| plain(value.as_str().unwrap_or("-"));
     let expires = entry["expires_at"].as_str().unwrap_or("never");
     let available = match entry["available"].as_bool() {
         Some(true) => "yes",
@@ -346,19 +346,32 @@ fn row(entry: &Value) -> [String; 6] {
         expires.to_owned(),
         text(&entry["transport"]),
         available.to_owned(),
-        in_one_line(&text(&entry["card"]["description"])),
+        shortened(&text(&entry["card"]["description"])),
     ]
+}
+
+/// A text of somebody else for a terminal: in one line, without escapes and marks that change the direction of others.
+fn plain(text: &str) -> String {
+    let is_direction = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+    let visible = |c: char| {
+        if c.is_control() || is_direction(c) {
+            ' '
+        } else {
+            c
+        }
+    };
+    let text: String = text.chars().map(visible).collect();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Maximum number of characters of a description in the list; `agents show` has the whole one.
 const MAX_DESCRIPTION: usize = 100;
 
-fn in_one_line(text: &str) -> String {
-    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if words.chars().count() <= MAX_DESCRIPTION {
-        return words;
+fn shortened(text: &str) -> String {
+    if text.chars().count() <= MAX_DESCRIPTION {
+        return text.to_owned();
     }
-    let mut short: String = words.chars().take(MAX_DESCRIPTION - 3).collect();
+    let mut short: String = text.chars().take(MAX_DESCRIPTION - 3).collect();
     short.push_str("...");
     short
 }
@@ -405,7 +418,12 @@ mod tests {
         let long = "long ".repeat(800);
         let rows = [
             entry("here", "configuration", Some(true), &long),
-            entry("away", "configuration", Some(false), "Two\nlines."),
+            entry(
+                "away",
+                "configuration",
+                Some(false),
+                "Two\r\nlines\u{1b}[2J\u{202e}.",
+            ),
             entry("other", "announced", None, "Announced."),
         ];
         let head = "AGENT  SOURCE         EXPIRES  TRANSPORT  AVAILABLE  DESCRIPTION";
@@ -417,7 +435,7 @@ mod tests {
                     "here   configuration  never    bus        yes        {}lo...",
                     "long ".repeat(19)
                 ),
-                "away   configuration  never    bus        no         Two lines.".to_owned(),
+                "away   configuration  never    bus        no         Two lines [2J .".to_owned(),
                 "other  announced      never    bus        -          Announced.".to_owned(),
             ]
         );
