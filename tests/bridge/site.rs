@@ -327,10 +327,7 @@ async fn called(recorder: &Arc<Recorder>, body: &Value) -> Reply {
             match pings {
                 Pings::Answered => json_reply(&answer(id, &json!({}))),
                 Pings::Unknown => unknown(id),
-                Pings::Ignored => {
-                    let _open = Hanging::new(recorder);
-                    std::future::pending().await
-                }
+                Pings::Ignored => std::future::pending().await,
             }
         }
         _ => json_reply(&answer(id, &json!({}))),

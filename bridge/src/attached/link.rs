@@ -334,18 +334,19 @@ impl Link {
         }
     }
 
-    /// Lets the next session make a call that the server has not executed. Returns whether it does: each call is moved
-    /// once, while its caller waits.
-    pub(super) fn moves(&self, call: u64) -> bool {
+    /// Whether the next session may make a call again: once, while its caller waits.
+    pub(super) fn may_move(&self, call: u64) -> bool {
         let open = self.open();
-        let Some(call) = open.calls.get(&call) else {
-            return false;
-        };
-        let is_first = !call.parts.is_moved.swap(true, Ordering::AcqRel);
-        if is_first {
+        let call = open.calls.get(&call);
+        call.is_some_and(|call| !call.parts.is_moved.load(Ordering::Acquire))
+    }
+
+    /// Lets the next session make a call that the server has not executed.
+    pub(super) fn move_on(&self, call: u64) {
+        if let Some(call) = self.open().calls.get(&call) {
+            call.parts.is_moved.store(true, Ordering::Release);
             call.parts.reached.store(false, Ordering::Release);
         }
-        is_first
     }
 
     /// Fails a call that will get no answer.

@@ -287,14 +287,12 @@ impl<'s> Running<'s> {
         // Some servers use 400 for an unknown session, and some use 404 for an unknown method. If the server does not know
         // `ping` either, the second session shows which it is.
         let may_be_lost = matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
-        if may_be_lost
-            && self.has_id()
-            && let Err(end) = self
-                .still_there(&format!("it answered with HTTP {status}"))
-                .await
-            && self.link.moves(call.number)
-        {
-            return Err(end);
+        if may_be_lost && self.has_id() && self.link.may_move(call.number) {
+            let why = format!("it answered with HTTP {status}");
+            if let Err(end) = self.still_there(&why).await {
+                self.link.move_on(call.number);
+                return Err(end);
+            }
         }
         if is_refusal(status) {
             self.link.unwritten(call.number);
