@@ -103,6 +103,14 @@ impl Agent {
         (agent, tasks)
     }
 
+    /// An agent on this NATS, and its subject.
+    async fn on_nats(address: &str, name: &str) -> (String, Arc<Self>, JoinSet<()>) {
+        let nats = Nats::connect(NatsConfig::new([address]));
+        let (nats, topic) = (nats.await.unwrap(), unique(name));
+        let (agent, tasks) = Self::start(nats.into(), &topic).await;
+        (topic, agent, tasks)
+    }
+
     fn count(&self) -> usize {
         self.requests_by_id.lock().unwrap().values().sum()
     }
@@ -423,14 +431,11 @@ impl Pair {
     /// `None` without NATS.
     async fn start(name: &str) -> Option<Self> {
         let address = named(Kind::Nats)?;
-        let nats = Nats::connect(NatsConfig::new([address.as_str()]));
-        let nats = nats.await.unwrap();
-        let topic = unique(name);
+        let (topic, agent, tasks) = Agent::on_nats(&address, name).await;
         let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
         let directory = tempfile::tempdir().unwrap();
         let one = Replica::start(directory.path(), 1, &config).await;
         let other = Replica::start(directory.path(), 2, &config).await;
-        let (agent, tasks) = Agent::start(nats.into(), &topic).await;
         Some(Self {
             one,
             other,
@@ -582,11 +587,7 @@ async fn an_answer_that_cannot_be_stored_reaches_its_caller() {
     let Some(broker) = Private::start_new(Kind::Kafka).await else {
         return;
     };
-    let bus = Nats::connect(NatsConfig::new([nats.as_str()]))
-        .await
-        .unwrap();
-    let topic = unique("unstored");
-    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let (topic, agent, _tasks) = Agent::on_nats(&nats, "unstored").await;
     let log = broker.address();
     let bridge = Running::start(&format!(
         "
@@ -635,11 +636,7 @@ async fn a_task_is_complete_after_an_outage_of_its_log() {
     let Some(log) = Private::start_new(Kind::Nats).await else {
         return;
     };
-    let bus = Nats::connect(NatsConfig::new([nats.as_str()]))
-        .await
-        .unwrap();
-    let topic = unique("delayed");
-    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let (topic, agent, _tasks) = Agent::on_nats(&nats, "delayed").await;
     agent.is_let.send_replace(true);
     let servers = log.address();
     let bridge = Running::start(&format!(
@@ -709,11 +706,7 @@ async fn a_call_with_a_key_outlives_an_outage_of_its_bus() {
         return;
     };
     let nats = format!("nats://{}", server.address());
-    let bus = Nats::connect(NatsConfig::new([nats.as_str()]))
-        .await
-        .unwrap();
-    let topic = unique("outage");
-    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let (topic, agent, _tasks) = Agent::on_nats(&nats, "outage").await;
     let bridge = Running::start(&format!(
         "
 transports:
@@ -780,9 +773,7 @@ async fn an_answer_that_another_replica_receives_reaches_its_caller() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
         return;
     };
-    let bus = Nats::connect(NatsConfig::new([nats.as_str()]));
-    let (topic, bus) = (unique("passed"), bus.await.unwrap());
-    let (agent, _tasks) = Agent::start(AnyTransport::from(bus), &topic).await;
+    let (topic, agent, _tasks) = Agent::on_nats(&nats, "passed").await;
     let proxy = Proxy::start(nats.trim_start_matches("nats://")).await;
     let start = |nats: String| {
         let config = format!(
