@@ -5,7 +5,7 @@ import collections
 import uuid
 
 from cases import HOLDING, nonce_in, request
-from world import until
+from world import HELD_BACK, until
 
 AT_ONCE = 1000
 
@@ -75,7 +75,7 @@ async def killed(all_requesters, control, bridge, report):
     await bridge.kill()
     had = sum(got.total() for got in seen.values())
     await control.send("open")
-    await bridge.start("60s")
+    await bridge.start(HELD_BACK)
     await asyncio.gather(*requests)
     again = answered_again(all_requesters) - before
     print(f"killed when {had} of {together} were answered", flush=True)

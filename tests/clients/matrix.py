@@ -25,7 +25,7 @@ from programs import Agents, Spring
 from readme import examples, unlike_readme
 from replicas import replicas
 from sdks import library_clients
-from world import NATS, Bridge, delete_topics, make_topics, stream_name, until
+from world import HELD_BACK, NATS, Bridge, delete_topics, make_topics, stream_name, until
 
 
 class Report:
@@ -187,7 +187,7 @@ async def everything(bridge, control, spring, report):
         await step("ReplyingKafkaTemplate", spring.check_template(report), report)
     await bridge.stop()
     # What is held back may wait longer than a client of the matrix.
-    await bridge.start("60s")
+    await bridge.start(HELD_BACK)
     await step("equal ids", equal_ids([requesters.Door(bridge.door), *asking[1:]], control, report), report)
     await step("a kill", killed(asking[2:], control, bridge, report), report)
     for requester in asking:
