@@ -710,7 +710,7 @@ const FOLLOWED_LOST: Definition = Definition {
     name: "a2abus_followed_calls_dropped_total",
     unit: "calls",
     labels: &[],
-    help: "Calls of other replicas whose answers this replica no longer follows, because of lack of memory.",
+    help: "Calls of other replicas whose answers this replica no longer follows, because it lost their bus or ran short of memory.",
 };
 
 const BUDGET_REFUSED: Definition = Definition {

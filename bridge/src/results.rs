@@ -48,7 +48,7 @@ use self::resources::{RESOURCE, SUBSCRIPTION};
 use crate::calls::callid::CallId;
 use crate::calls::pending::CallerMessage;
 use crate::calls::question::PassedAnswer;
-use crate::calls::{Answer, CallError, Calls, Part};
+use crate::calls::{Answer, CallError, Calls, Part, RecordedParts};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
@@ -417,6 +417,12 @@ impl Results {
         })
     }
 
+    /// Whether the answer to a recorded call is a single message.
+    fn has_one_part(&self, call: CallId) -> bool {
+        let opened = self.opened(call);
+        opened.is_some_and(|(opened, _)| opened.has_one_part())
+    }
+
     /// The latest deadline of the recorded calls of each of these tasks, in milliseconds since 1970.
     pub(crate) fn deadlines(&self, tasks: &HashSet<Text>) -> HashMap<Text, u64> {
         let mut deadlines = HashMap::new();
@@ -464,6 +470,24 @@ impl Results {
         });
         let messages = self.replay(call, consumed, as_message);
         calls.resume(call, agent, timeouts, consumed, messages)
+    }
+
+    /// What a task's call of this replica receives instead of its answer once it has lost the bus: the parts that other
+    /// replicas record. Of a message without a key they record nothing until its task exists: `has_task`, or the agent has
+    /// sent a part.
+    pub(crate) fn recorded_elsewhere(
+        self: &Arc<Self>,
+        call: CallId,
+        has_task: bool,
+    ) -> Box<RecordedParts> {
+        let results = Arc::clone(self);
+        Box::new(move |consumed| {
+            let (opened, _) = results.opened(call)?;
+            let is_recorded = opened.key.is_some() || has_task || consumed > 0;
+            let is_recorded = is_recorded && opened.task.is_some();
+            let consumed = usize::try_from(consumed).unwrap_or(usize::MAX);
+            is_recorded.then(|| results.replay(call, consumed, as_message))
+        })
     }
 
     /// The recorded parts of the answer to a call after its first `consumed`, then new ones as they are recorded. `made`
@@ -633,8 +657,9 @@ impl Results {
         loop {
             match following.next().await {
                 Ok(Some(record)) => {
-                    if let Some((call, part)) =
-                        recorded_part_in(&record, |call| calls.outlives_outage(call))
+                    // The parts of a longer answer may arrive here after the outage.
+                    let is_wanted = |call| calls.outlives_outage(call) && self.has_one_part(call);
+                    if let Some((call, part)) = recorded_part_in(&record, is_wanted)
                         && calls.take_recorded(call, part)
                         && let Some(suppressed) = self.received.allow()
                     {

@@ -458,6 +458,8 @@ impl Tasks {
         while let Some((mut is_ended, mut subscription)) = self.follow_state(&message.id) {
             while !is_ended {
                 tokio::select! {
+                    // The last part also ends the task at another replica. Then the agent must get no cancel.
+                    biased;
                     part = answer.next() => {
                         if matches!(part, Some(Err(CallError::HandedOff))) {
                             // Another replica continues the task.

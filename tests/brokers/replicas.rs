@@ -463,12 +463,6 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
         let request = http.post(format!("{door}{path}")).json(body);
         request.header("accept", "application/json, text/event-stream")
     };
-    let message = |method: &str, text: &str| {
-        let parts = json!([{ "kind": "text", "text": text }]);
-        let message =
-            json!({ "kind": "message", "role": "user", "messageId": text, "parts": parts });
-        json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "message": message } })
-    };
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
     let agents = "/a2a/agents/weather";
     let (stream, sent, called) = (
@@ -686,14 +680,31 @@ state: {{ log: state, create: true }}"
     bridge.stop().await;
 }
 
-/// How many messages NATS has confirmed to a bridge.
-fn confirmed(bridge: &Running) -> u64 {
+/// How many messages a transport has confirmed to a bridge.
+fn confirmed(bridge: &Running, transport: &str) -> u64 {
     let metrics = bridge.metrics.render().unwrap();
-    let count = r#"a2abus_publish_seconds_count{transport="nats"} "#;
+    let count = format!(r#"a2abus_publish_seconds_count{{transport="{transport}"}} "#);
     let mut lines = metrics.lines();
     lines
-        .find_map(|line| line.strip_prefix(count)?.parse().ok())
+        .find_map(|line| line.strip_prefix(&count)?.parse().ok())
         .unwrap_or_default()
+}
+
+/// Waits until the agent has so many requests, and the bridge knows it.
+async fn all_sent((bridge, transport): (&Running, &str), agent: &Agent, count: usize, before: u64) {
+    within("the agent has the requests", async {
+        while agent.count() < count || confirmed(bridge, transport) < before + count as u64 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+/// A message for the agent, as a JSON-RPC request.
+fn message(method: &str, text: &str) -> Value {
+    let parts = json!([{ "kind": "text", "text": text }]);
+    let message = json!({ "kind": "message", "role": "user", "messageId": text, "parts": parts });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "message": message } })
 }
 
 /// Other replicas follow the answer to a call with a key, so an outage of its bus does not end it.
@@ -738,16 +749,10 @@ state: {{ log: kafka, create: true, prefix: {topic} }}"
                 .unwrap()
         })
     };
-    let before = confirmed(&bridge);
+    let before = confirmed(&bridge, "nats");
     let (keyed, keyless) = (call(Some("keyed"), "echo"), call(None, "echo"));
-    // Parts of it may be lost, so nobody could number the later ones.
-    let stream = call(Some("stream"), "message/stream");
-    within("the agent has the requests", async {
-        while agent.count() < 3 || confirmed(&bridge) < before + 3 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    let stream = call(None, "message/stream");
+    all_sent((&bridge, "nats"), &agent, 3, before).await;
     server.kill().await;
     for failed in [keyless, stream] {
         let failed = within("the call fails", failed).await.unwrap();
@@ -791,28 +796,128 @@ state: {{ log: kafka, create: true, prefix: {topic} }}"
     let other = start(nats.clone()).await;
     let http = Client::builder().no_proxy().build().unwrap();
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
-    let before = confirmed(&one);
+    let before = confirmed(&one, "nats");
     let request = http.post(format!("{}/rpc/weather", one.door)).json(&call);
     let request = request.header("idempotency-key", "key");
     let called = tokio::spawn(async move { request.send().await.unwrap().text().await.unwrap() });
-    within("the agent has the request", async {
-        while agent.count() < 1 || confirmed(&one) == before {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    proxy.cut();
-    within("the replica has noticed", async {
-        while one.report().ready {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    all_sent((&one, "nats"), &agent, 1, before).await;
+    cut_off(&one, &proxy).await;
     agent.is_let.send_replace(true);
     let answer = within("the answer", called).await.unwrap();
     assert!(answer.contains(r#""echo":"call""#), "{answer}");
     one.stop().await;
     other.stop().await;
+}
+
+/// Cuts a replica off from its bus.
+async fn cut_off(replica: &Running, proxy: &Proxy) {
+    proxy.cut();
+    within("the replica has noticed", async {
+        while replica.report().ready {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+/// A task goes on although the replica that made its call has lost the bus of the agent, and so does a message with a key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_goes_on_at_another_replica_if_its_own_has_lost_the_bus() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let (topic, agent, _tasks) = Agent::on_nats(&nats, "task-outage").await;
+    let proxy = Proxy::start(nats.trim_start_matches("nats://")).await;
+    let start = |nats: String| {
+        let config = format!(
+            "
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: nats, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies, timeout: 60s }}
+state: {{ log: kafka, create: true, prefix: {topic} }}"
+        );
+        async move { Running::start(&config).await }
+    };
+    let one = start(format!("nats://{}", proxy.address())).await;
+    let other = start(nats.clone()).await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = |method: &str, text: &str| {
+        let request = http.post(format!("{}/a2a/agents/weather", one.door));
+        let request = request.json(&message(method, text));
+        let request = request.header("accept", "application/json, text/event-stream");
+        let sent = request.header("idempotency-key", text).send();
+        tokio::spawn(async move { sent.await.unwrap().text().await.unwrap() })
+    };
+    let before = confirmed(&one, "nats");
+    let (stream, sent) = (
+        post("message/stream", "stream"),
+        post("message/send", "send"),
+    );
+    all_sent((&one, "nats"), &agent, 2, before).await;
+    cut_off(&one, &proxy).await;
+    agent.is_let.send_replace(true);
+    let stream = within("the stream ends", stream).await.unwrap();
+    assert!(is_stream(&stream), "{stream}");
+    for piece in ["stream first", "stream second"] {
+        assert_eq!(stream.matches(piece).count(), 1, "{stream}");
+    }
+    let sent = within("the message has an answer", sent).await.unwrap();
+    assert!(sent.contains(r#"{"echo":"send"}"#), "{sent}");
+    assert_eq!(agent.count(), 2, "the agent ran twice");
+    assert_eq!(agent.cancels.load(Ordering::Relaxed), 0);
+    one.stop().await;
+    other.stop().await;
+}
+
+/// Kafka stores the answers, so the calls on it wait for them during an outage.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_tasks_outlive_an_outage_of_kafka() {
+    let Some(broker) = Private::start_new(Kind::Kafka).await else {
+        return;
+    };
+    let (address, topic) = (broker.address(), unique("outage"));
+    Plain::new(&address).create(&topic, 1).await;
+    let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
+    let (agent, _tasks) = Agent::start(kafka.into(), &topic).await;
+    let bridge = Running::start(&format!(
+        "
+transports: {{ kafka: {{ type: kafka, brokers: ['{address}'] }} }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: kafka, topic: {topic} }} }} }}
+calls: {{ reply_topic: {topic}.replies, timeout: 240s, max_timeout: 240s }}"
+    ))
+    .await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = |path: &str, body: &Value| {
+        let request = http.post(format!("{}{path}", bridge.door)).json(body);
+        let sent = request
+            .header("accept", "application/json, text/event-stream")
+            .send();
+        tokio::spawn(async move { sent.await.unwrap().text().await.unwrap() })
+    };
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": { "text": "call" } });
+    let before = confirmed(&bridge, "kafka");
+    let called = post("/rpc/weather", &call);
+    let streams = ["/rpc/weather", "/a2a/agents/weather"]
+        .map(|path| post(path, &message("message/stream", path)));
+    all_sent((&bridge, "kafka"), &agent, 3, before).await;
+    broker.kill().await;
+    within("the outage is noticed", async {
+        while bridge.report().ready {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    broker.start().await;
+    agent.is_let.send_replace(true);
+    let called = within("the call is answered", called).await.unwrap();
+    assert!(called.contains(r#""echo":"call""#), "{called}");
+    for stream in streams {
+        let stream = within("the stream ends", stream).await.unwrap();
+        assert!(is_stream(&stream), "{stream}");
+    }
+    bridge.stop().await;
 }
 
 /// A message that the agent refuses leaves its task waiting, also once the other replica has seen the refusal.

@@ -181,7 +181,7 @@ class Bridge:
                 "listen": f"127.0.0.1:{door}",
                 "drain_grace": "5s",
                 # All clients have one address, and share two cores: 1,000 connect before the first of them sends.
-                "header_timeout": "240s",
+                "header_timeout": HELD_BACK,
                 "max_connections_per_client": 4096,
             },
             "admin": {"listen": f"127.0.0.1:{admin}"},

@@ -28,6 +28,9 @@ use crate::metrics::CallOutcome;
 /// How long records wait for a missing earlier one. Source: docs/design.md §5.
 const GAP_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long other replicas may take to record a part that this replica cannot receive.
+const TAKEOVER: Duration = Duration::from_secs(10);
+
 /// Maximum number of open questions. If there are more, the answer to the oldest one is dropped.
 const MAX_QUESTIONS: usize = 256;
 
@@ -61,10 +64,14 @@ pub struct Answer {
     pub(super) consumed: u32,
     /// Whether other replicas can receive the answer.
     is_followed: bool,
-    /// Whether the call survives an outage of its bus once the bus has confirmed the request.
-    outlives_outage: bool,
-    /// Whether it is the answer to a call of another replica.
-    is_resumed: bool,
+    /// Whether other replicas can receive the answer, and it is a single message.
+    has_one_part: bool,
+    /// What other replicas record of the answer.
+    recorded: Recorded,
+    /// Why this replica no longer receives the answer itself; `None` while it does.
+    outage: Option<Text>,
+    /// Whether its parts come from the log, as other replicas record them.
+    reads_log: bool,
     /// The questions that the caller supports.
     client: Option<Abilities>,
     /// Whether the current part is a question to the caller.
@@ -94,6 +101,13 @@ struct SentCallCounts {
 /// A copy of a request, and the result of publishing it.
 type Published = (Outgoing, Result<(), TransportError>);
 
+/// The parts of an answer that other replicas record, after the given number. `None` if they record none.
+pub(crate) type RecordedParts =
+    dyn FnOnce(u32) -> Option<mpsc::Receiver<Box<CallerMessage>>> + Send + Sync;
+
+/// Returns the recorded parts of one answer, if other replicas can receive it.
+struct Recorded(Option<Box<RecordedParts>>);
+
 /// A copy that is being published.
 struct Publishing(Option<BoxFuture<'static, Published>>);
 
@@ -121,8 +135,10 @@ impl Opened {
             sent_calls: None,
             consumed: 0,
             is_followed: false,
-            outlives_outage: false,
-            is_resumed: false,
+            has_one_part: false,
+            recorded: Recorded(None),
+            outage: None,
+            reads_log: false,
             client: self.client,
             is_asking: false,
             open_questions: Vec::new(),
@@ -138,12 +154,14 @@ impl Prepared {
         self.answer.calls.pending.request(self.answer.id.call)
     }
 
-    /// Marks the call as followed: other replicas receive its answer if this one stops. If the answer is a single message
-    /// (`has_one_part`), the call also outlives an outage of its bus: the answer may arrive afterwards, or at another
-    /// replica. The parts of a longer answer would get wrong numbers if some of them were lost.
-    pub(crate) fn set_followed(&mut self, has_one_part: bool) {
+    /// Marks the call as followed: other replicas receive its answer if this one stops. Once the bus has confirmed the
+    /// request, the call also outlives an outage of the bus. If the answer is a single message (`has_one_part`), it may
+    /// also arrive here after the outage. A longer one continues with the parts that are `recorded`: parts that arrive here
+    /// would get wrong numbers if earlier ones were lost.
+    pub(crate) fn set_followed(&mut self, has_one_part: bool, recorded: Box<RecordedParts>) {
         self.answer.is_followed = true;
-        self.answer.outlives_outage = has_one_part;
+        self.answer.has_one_part = has_one_part;
+        self.answer.recorded = Recorded(Some(recorded));
     }
 
     /// How long the agent may send nothing; `None` if its client may take longer to answer a question.
@@ -230,7 +248,7 @@ impl Answer {
         };
         let mut answer = opened.answer(account, calls);
         answer.is_followed = true;
-        answer.is_resumed = true;
+        answer.reads_log = true;
         answer
     }
 
@@ -293,7 +311,9 @@ impl Answer {
         match published {
             Err(error) => self.calls.undeliverable(copy, error),
             // Until then the request would be published again after the outage, and might be executed twice.
-            Ok(()) if self.outlives_outage => self.calls.pending.keep(self.id.call),
+            Ok(()) if self.has_one_part || self.calls.channels.stores_answers(copy.bus) => {
+                self.calls.pending.keep(self.id.call);
+            }
             Ok(()) => {}
         }
     }
@@ -311,7 +331,12 @@ impl Answer {
         if self.ended {
             return None;
         }
-        let received = self.receive(until).await;
+        let mut received = self.receive(until).await;
+        if let Err(CallError::AnswerLost(cause)) = &received
+            && self.continue_from_log(cause)
+        {
+            received = self.receive(until).await;
+        }
         Some(match received {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
@@ -325,7 +350,7 @@ impl Answer {
                 self.deadline = self.deadline.max(Instant::now() + next);
                 if part.last {
                     // Whoever handed over the last part has noted that the call has ended.
-                    match self.is_resumed {
+                    match self.reads_log {
                         true => self.end(),
                         false => self.ended = true,
                     }
@@ -378,8 +403,9 @@ impl Answer {
                         self.gap_deadline.get_or_insert_with(|| Instant::now() + GAP_TIMEOUT);
                     }
                     // The channel closes without a last part only if the caller left no room for a part.
-                    None => return Err(CallError::SlowCaller),
+                    None => return Err(self.lost_by_outage().unwrap_or(CallError::SlowCaller)),
                 },
+                () = self.calls.given_up(), if self.reads_log => return Err(CallError::Draining),
                 published = self.publishing.decided() => self.note(&published),
                 () = tokio::time::sleep_until(wake.into()) => {
                     // The missing record has not arrived in time: release the records that waited for it.
@@ -391,8 +417,11 @@ impl Answer {
                     });
                     // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now. A resumed
                     // one never is.
-                    if is_over && (self.is_resumed || released == HandOver::Nothing) {
-                        return Err(self.timeout_error());
+                    if is_over && (self.reads_log || released == HandOver::Nothing) {
+                        // The caller may wait for a shorter time than the call may take.
+                        let is_late = Instant::now() >= self.deadline.min(self.last_deadline);
+                        let lost = is_late.then(|| self.lost_by_outage()).flatten();
+                        return Err(lost.unwrap_or_else(|| self.timeout_error()));
                     }
                     if released == HandOver::Over && !self.calls.pending.contains(self.id.call) {
                         self.note_ended();
@@ -504,6 +533,31 @@ impl Answer {
         error
     }
 
+    /// Continues with what other replicas record of the answer, because this one has lost the bus. Returns whether they
+    /// record it.
+    fn continue_from_log(&mut self, cause: &Text) -> bool {
+        let Some(recorded) = self.recorded.0.take() else {
+            return false;
+        };
+        // A request that is not confirmed would be published again, and might be executed twice.
+        let is_confirmed = self.publishing.0.is_none()
+            || matches!(self.publishing.decided().now_or_never(), Some((_, Ok(()))));
+        let Some(parts) = is_confirmed.then(|| recorded(self.consumed)).flatten() else {
+            return false;
+        };
+        self.note_ended();
+        self.reads_log = true;
+        self.outage = Some(cause.clone());
+        self.deadline += TAKEOVER;
+        self.parts = parts;
+        true
+    }
+
+    /// The error if the answer ends early, or does not arrive in time, because of an outage.
+    fn lost_by_outage(&mut self) -> Option<CallError> {
+        self.outage.take().map(CallError::AnswerLost)
+    }
+
     /// Whether no agent can have received the request of a call that failed with this error.
     pub(crate) fn is_undelivered(&self, error: &CallError) -> bool {
         !self.may_have_arrived() || error.is_no_responders()
@@ -554,7 +608,7 @@ impl Answer {
     fn end(&mut self) {
         self.ended = true;
         // The call itself may still wait in this process, for its first caller.
-        if !self.is_resumed {
+        if !self.reads_log {
             self.calls.pending.remove(self.id.call);
             self.note_ended();
         }
@@ -594,5 +648,11 @@ impl std::fmt::Debug for Publishing {
         f.debug_tuple("Publishing")
             .field(&self.0.is_some())
             .finish()
+    }
+}
+
+impl std::fmt::Debug for Recorded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Recorded").field(&self.0.is_some()).finish()
     }
 }

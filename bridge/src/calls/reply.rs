@@ -165,6 +165,13 @@ impl ReplyChannels {
             .is_some_and(|channel| *channel.reading.borrow())
     }
 
+    /// Whether the bus stores answers, so that this replica can read them after an outage.
+    #[must_use]
+    pub fn stores_answers(&self, bus: BusId) -> bool {
+        let address = self.channel(bus).map(|channel| &channel.reply_address);
+        matches!(address, Some(ReplyAddress::Partitioned { .. }))
+    }
+
     /// Waits until the reply address on this bus is being read. Returns at once if there is none.
     pub async fn until_reading(&self, bus: BusId) {
         if let Some(channel) = self.channel(bus) {

@@ -169,6 +169,7 @@ impl Common {
             TimeoutLimits::FirstPart => request.bounds_first_part = true,
             TimeoutLimits::Nothing => request.timeout = None,
         }
+        let has_task = !matches!(limits, TimeoutLimits::FirstPart);
         let budget = Some(self.budget.clone());
         let mut prepared = self.calls.prepare(request, client, budget)?;
         let opened = self.opened(call, (task, session, skill), &prepared);
@@ -176,7 +177,8 @@ impl Common {
         if let Some(opened) = opened
             && Box::pin(self.results.open_call(self.call, opened)).await
         {
-            prepared.set_followed(has_one_part);
+            let recorded = self.results.recorded_elsewhere(self.call, has_task);
+            prepared.set_followed(has_one_part, recorded);
         }
         let answer = prepared.publish().await?;
         Ok(answer.counted_by(&self.sent_calls))
