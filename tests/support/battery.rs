@@ -19,8 +19,9 @@ use a2abus_transports::{
 use bytes::Bytes;
 use tokio::time::{sleep, timeout};
 
-/// How long a condition may take to come true: far more than it should, since brokers elect and rebalance.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// How long a condition may take to come true: far more than it should, since brokers elect and rebalance, and machines
+/// are slow at times.
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// How long nothing has to happen before it counts as not happening.
 const QUIET: Duration = Duration::from_secs(1);
