@@ -13,8 +13,8 @@
 //! The log also records which MCP sessions have ended, which requests their clients have cancelled, what they answer to
 //! questions, and which resources they have subscribed to, because any replica may hold the calls and streams.
 //!
-//! Calls of tasks, and calls whose caller can reconnect, are in the log too. If their replica stops, another one reads
-//! the answer at their reply address and records it ([`follower`]).
+//! Calls of tasks, and calls whose caller can reconnect, are in the log too. If their replica stops or loses the bus,
+//! another one reads the answer at their reply address and records it ([`follower`]).
 //!
 //! A key belongs to its caller. The order of the log decides which request claimed it first, so every replica sees the
 //! same claim and the same answer. Source: docs/design.md §7.5.
@@ -26,7 +26,7 @@ mod subscriptions;
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -403,7 +403,7 @@ impl Results {
             return true;
         };
         if let Some(suppressed) = self.unfollowed.allow() {
-            tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops, no other replica can receive its answer");
+            tracing::warn!(%call, %error, suppressed, "a call was not recorded: if this replica stops or loses the bus, no other replica can receive its answer");
         }
         false
     }
@@ -468,7 +468,7 @@ impl Results {
             let timeouts = (opened.wait_for_part(), opened.time_left());
             (opened.agent.clone(), timeouts)
         });
-        let messages = self.replay(call, consumed, as_message);
+        let messages = self.messages(calls, call, consumed);
         calls.resume(call, agent, timeouts, consumed, messages)
     }
 
@@ -477,16 +477,17 @@ impl Results {
     /// sent a part.
     pub(crate) fn recorded_elsewhere(
         self: &Arc<Self>,
+        calls: &Arc<Calls>,
         call: CallId,
         has_task: bool,
     ) -> Box<RecordedParts> {
-        let results = Arc::clone(self);
+        let (results, calls) = (Arc::clone(self), Arc::clone(calls));
         Box::new(move |consumed| {
             let (opened, _) = results.opened(call)?;
             let is_recorded = opened.key.is_some() || has_task || consumed > 0;
             let is_recorded = is_recorded && opened.task.is_some();
             let consumed = usize::try_from(consumed).unwrap_or(usize::MAX);
-            is_recorded.then(|| results.replay(call, consumed, as_message))
+            is_recorded.then(|| results.messages(&calls, call, consumed))
         })
     }
 
@@ -498,12 +499,35 @@ impl Results {
         consumed: usize,
         made: fn(Result<RecordedPart, CallError>) -> T,
     ) -> mpsc::Receiver<T> {
+        self.replay_until(call, consumed, made, pending())
+    }
+
+    /// The same for a call of this process, which ends with the drain.
+    fn messages(
+        self: &Arc<Self>,
+        calls: &Arc<Calls>,
+        call: CallId,
+        consumed: usize,
+    ) -> mpsc::Receiver<Box<CallerMessage>> {
+        let calls = Arc::clone(calls);
+        let given_up = async move { calls.given_up().await };
+        self.replay_until(call, consumed, as_message, given_up)
+    }
+
+    fn replay_until<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: CallId,
+        consumed: usize,
+        made: fn(Result<RecordedPart, CallError>) -> T,
+        given_up: impl Future<Output = ()> + Send + 'static,
+    ) -> mpsc::Receiver<T> {
         let (parts, receiver) = mpsc::channel(BEHIND);
         let results = Arc::clone(self);
         self.feeds.spawn(async move {
             tokio::select! {
                 () = results.feed(call, consumed, &parts, made) => {}
                 () = parts.closed() => {}
+                () = given_up => drop(parts.send(made(Err(CallError::Draining))).await),
             }
         });
         receiver
@@ -799,7 +823,6 @@ pub(crate) fn digest_of<const N: usize>(texts: [&[u8]; N]) -> Text {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
 
     use futures_util::FutureExt as _;
 

@@ -28,8 +28,8 @@ use crate::metrics::CallOutcome;
 /// How long records wait for a missing earlier one. Source: docs/design.md §5.
 const GAP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long other replicas may take to record a part that this replica cannot receive.
-const TAKEOVER: Duration = Duration::from_secs(10);
+/// How much longer a part may take that another replica has to record. Includes clock differences between replicas.
+pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// Maximum number of open questions. If there are more, the answer to the oldest one is dropped.
 const MAX_QUESTIONS: usize = 256;
@@ -405,7 +405,6 @@ impl Answer {
                     // The channel closes without a last part only if the caller left no room for a part.
                     None => return Err(self.lost_by_outage().unwrap_or(CallError::SlowCaller)),
                 },
-                () = self.calls.given_up(), if self.reads_log => return Err(CallError::Draining),
                 published = self.publishing.decided() => self.note(&published),
                 () = tokio::time::sleep_until(wake.into()) => {
                     // The missing record has not arrived in time: release the records that waited for it.

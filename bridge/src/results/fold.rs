@@ -11,7 +11,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::resources::Subscription;
-use crate::calls::Part;
+use crate::calls::{Part, TAKEOVER};
 use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Groups, Position, Record};
@@ -140,10 +140,6 @@ pub(crate) struct OpenedCall {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) part_timeout: Option<u64>,
 }
-
-/// How much longer than the replica of a call the others wait for a part, or for the failure that it records. Includes
-/// clock differences between replicas.
-const TAKEOVER: Duration = Duration::from_secs(10);
 
 /// What the answer to a skill call depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -177,7 +177,8 @@ impl Common {
         if let Some(opened) = opened
             && Box::pin(self.results.open_call(self.call, opened)).await
         {
-            let recorded = self.results.recorded_elsewhere(self.call, has_task);
+            let results = &self.results;
+            let recorded = results.recorded_elsewhere(&self.calls, self.call, has_task);
             prepared.set_followed(has_one_part, recorded);
         }
         let answer = prepared.publish().await?;
