@@ -232,7 +232,7 @@ impl Registry {
             Err(refused) => Err(refused),
         };
         let agent = done.as_ref().ok().map(|(name, _)| name.as_str());
-        self.done(agent, done.is_ok(), RegistryEvent::Registered);
+        self.done(claim, agent, done.as_ref().err(), RegistryEvent::Registered);
         done
     }
 
@@ -246,11 +246,8 @@ impl Registry {
     ) -> Result<AnnouncedAgent, AnnouncementError> {
         let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
         let renewed = announcements.renew(claim).await;
-        self.done(
-            claim.agent.as_deref(),
-            renewed.is_ok(),
-            RegistryEvent::Renewed,
-        );
+        let agent = claim.agent.as_deref();
+        self.done(claim, agent, renewed.as_ref().err(), RegistryEvent::Renewed);
         renewed
     }
 
@@ -261,21 +258,24 @@ impl Registry {
     pub(crate) async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
         let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
         let removed = announcements.remove(claim).await;
-        self.done(
-            claim.agent.as_deref(),
-            removed.is_ok(),
-            RegistryEvent::Removed,
-        );
+        let agent = claim.agent.as_deref();
+        self.done(claim, agent, removed.as_ref().err(), RegistryEvent::Removed);
         removed
     }
 
     /// Applies a change to this replica before the request is answered, and counts it.
-    fn done(&self, agent: Option<&str>, is_ok: bool, event: RegistryEvent) {
+    fn done(
+        &self,
+        claim: &Announcement,
+        agent: Option<&str>,
+        refused: Option<&AnnouncementError>,
+        event: RegistryEvent,
+    ) {
         let Some(announcements) = &self.announced else {
             return;
         };
-        if !is_ok {
-            return announcements.metrics.registry(RegistryEvent::Refused);
+        if let Some(why) = refused {
+            return announcements.refused(claim, why);
         }
         announcements.metrics.registry(event);
         let entry = agent.and_then(|agent| announcements.live(agent));

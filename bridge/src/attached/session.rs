@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, profile};
 use super::link::{Line, Link, Log, StartedCall};
-use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
+use super::web::{SendError, Web, error_text, is_json, is_refusal, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::http::messages::Messages;
 
@@ -302,6 +302,9 @@ impl<'s> Running<'s> {
         let mut text = None;
         loop {
             match messages.next().await {
+                Ok(Some(message)) if !status.is_success() && !is_json(&message) => {
+                    self.link.strange(&format!("an attached server answered a request with HTTP {status}, and its body is not JSON"));
+                }
                 Ok(Some(message)) if self.link.receive(&message, of) == of => {
                     // Read to the end, so that the connection can be reused.
                     let rest = async {

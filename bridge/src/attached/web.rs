@@ -11,6 +11,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USE
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::lifecycle::MAX_MESSAGE;
 use crate::calls::failure::{Failure, Reason};
@@ -240,6 +241,11 @@ pub(super) fn refused(status: StatusCode, text: Option<&str>) -> Failure {
         true => unavailable(&why),
         false => lost(&why),
     }
+}
+
+/// Whether a body is JSON. Proxies send errors as HTML or text.
+pub(super) fn is_json(body: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(body).is_ok()
 }
 
 /// The text of a JSON-RPC error that names no request.

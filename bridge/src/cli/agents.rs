@@ -158,7 +158,7 @@ impl BridgeArgs {
         if self.json {
             return entries
                 .iter()
-                .try_for_each(|entry| output.line(entry.to_string()));
+                .try_for_each(|entry| output.line(json_line(entry)));
         }
         if entries.is_empty() {
             return output.line("no agents");
@@ -293,7 +293,7 @@ impl BridgeArgs {
     fn print(&self, value: &Value, person: impl FnOnce() -> String) -> anyhow::Result<()> {
         let mut output = Output::new();
         if self.json {
-            output.line(value.to_string())
+            output.line(json_line(value))
         } else {
             output.line(person())
         }
@@ -350,18 +350,31 @@ fn row(entry: &Value) -> [String; 6] {
     ]
 }
 
-/// A text of somebody else for a terminal: in one line, without escapes and marks that change the direction of others.
+/// Whether a terminal may take the character for the start of a command, or reverses the text after it.
+fn acts_on_terminal(c: char) -> bool {
+    let is_direction =
+        matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+    c.is_control() || is_direction
+}
+
+/// A text of somebody else for a terminal, in one line.
 fn plain(text: &str) -> String {
-    let is_direction = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-    let visible = |c: char| {
-        if c.is_control() || is_direction(c) {
-            ' '
-        } else {
-            c
-        }
-    };
+    let visible = |c| if acts_on_terminal(c) { ' ' } else { c };
     let text: String = text.chars().map(visible).collect();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A value as JSON for a program or a terminal, in one line. Only strings can contain the characters that are escaped.
+fn json_line(value: &Value) -> String {
+    let mut line = String::new();
+    for c in value.to_string().chars() {
+        if acts_on_terminal(c) {
+            line.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            line.push(c);
+        }
+    }
+    line
 }
 
 /// Maximum number of characters of a description in the list; `agents show` has the whole one.
@@ -406,6 +419,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn json_contains_no_commands_for_the_terminal() {
+        let value = json!({ "a\u{9b}": "\u{1b}[2J\u{9b}2J\u{202e}é\u{7f}" });
+        let line = json_line(&value);
+        assert_eq!(line, r#"{"a\u009b":"\u001b[2J\u009b2J\u202eé\u007f"}"#);
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read, value);
+    }
 
     #[test]
     fn a_long_description_does_not_widen_other_lines() {

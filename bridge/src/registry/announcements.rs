@@ -233,7 +233,7 @@ impl Announcements {
                 break;
             };
             agents.agents.remove(&name);
-            self.refused(&name, &AnnouncementError::Full(self.max_agents));
+            self.unusable(&name, &AnnouncementError::Full(self.max_agents));
         }
         let in_ms =
             |expires: u64| Instant::now() + Duration::from_millis(expires.saturating_sub(now));
@@ -255,7 +255,7 @@ impl Announcements {
                 away: None,
             }),
             Err(fault) => {
-                self.refused(name, &AnnouncementError::Invalid(Faults::one(fault)));
+                self.unusable(name, &AnnouncementError::Invalid(Faults::one(fault)));
                 None
             }
         }
@@ -273,7 +273,7 @@ impl Announcements {
             (None, Some(body)) => {
                 if let Err(faults) = AnnouncedAgent::read(record, body) {
                     self.metrics.registry(RegistryEvent::Refused);
-                    self.refused(&record.key, &AnnouncementError::Invalid(faults));
+                    self.unusable(&record.key, &AnnouncementError::Invalid(faults));
                 }
                 true
             }
@@ -281,10 +281,22 @@ impl Announcements {
         }
     }
 
-    fn refused(&self, agent: &str, refused: &AnnouncementError) {
+    /// Counts a refused announcement. The reader of a discovery topic logs its own, with their positions.
+    pub(super) fn refused(&self, claim: &Announcement, why: &AnnouncementError) {
+        self.metrics.registry(RegistryEvent::Refused);
+        if claim.origin.transport.is_none()
+            && let Some(suppressed) = self.log.refused.allow()
+        {
+            let agent = claim.agent.as_deref().map(shortened);
+            let caller = claim.origin.caller.as_deref();
+            tracing::warn!(agent, caller, error = %why, suppressed, "an announcement over HTTP is refused");
+        }
+    }
+
+    fn unusable(&self, agent: &str, why: &AnnouncementError) {
         if let Some(suppressed) = self.log.refused.allow() {
-            let agent: String = agent.chars().take(64).collect();
-            tracing::warn!(agent, %refused, suppressed, "an announcement in the log cannot be used");
+            let agent = shortened(agent);
+            tracing::warn!(agent, error = %why, suppressed, "an announcement in the log cannot be used");
         }
     }
 
@@ -476,10 +488,15 @@ pub(super) fn check_sender(name: &str, origin: &RequestOrigin) -> Result<(), Ann
 fn forged(name: &str, origin: &RequestOrigin) -> Faults {
     let others = origin.shows.iter().filter(|shown| shown.as_str() != name);
     let faults = others.map(|shown| {
-        let shown: String = shown.chars().take(64).collect();
+        let shown = shortened(shown);
         format!("the agent is {name:?}, but the key or subject of the message says {shown:?}")
     });
     Faults(faults.collect())
+}
+
+/// The start of a name that may be of any length.
+fn shortened(name: &str) -> String {
+    name.chars().take(64).collect()
 }
 
 #[cfg(test)]

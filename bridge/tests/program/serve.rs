@@ -523,6 +523,34 @@ fn every_request_leaves_a_line_in_the_access_log() {
 }
 
 #[test]
+fn a_refused_announcement_leaves_a_line_in_the_log() {
+    let registry = "registry: { enabled: true, destinations: [ { to: { transport: local, topic: 'agents.{targetagent}' } } ] }";
+    let served = Served::start(&format!("{CONFIG}{registry}\n"));
+    let card = r#"{"name":"Weather","url":"nats:elsewhere"}"#;
+    let announcement = |method: &str, path: &str, body: &str| {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", served.door);
+        let length = body.len();
+        let head = format!("{head}connection: close\r\ncontent-length: {length}\r\n\r\n");
+        send(&served.door, &format!("{head}{body}"))
+    };
+    let request = json!({
+        "jsonrpc": "2.0", "id": 1, "method": "agent/card/delete", "params": { "agent_id": "gone" },
+    });
+    for (method, path, body, agent) in [
+        ("PUT", "/a2a/agents/weather", card, "weather"),
+        ("DELETE", "/a2a/agents/rain", "", "rain"),
+        ("POST", "/rpc", &request.to_string(), "gone"),
+    ] {
+        let answer = announcement(method, path, body);
+        let line =
+            served.next_line(|line| line["message"] == "an announcement over HTTP is refused");
+        assert_eq!(line["agent"], agent, "{line} {answer}");
+        assert_eq!(line["level"], "WARN", "{line}");
+        assert!(!line["error"].as_str().unwrap().is_empty(), "{line}");
+    }
+}
+
+#[test]
 fn the_access_log_can_be_switched_off() {
     let config = CONFIG.replace(
         "log_format: json",
