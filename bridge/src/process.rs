@@ -155,9 +155,7 @@ impl Bridge {
         process.watch_buses();
         process.read_answers(takes_over, a2a.as_ref());
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
-        for (work, subscription) in bindings {
-            process.start_binding(work, subscription);
-        }
+        process.start_bindings(bindings, &stop).await;
         if let Some(listener) = door {
             process.open_door(listener, http, (passed, a2a, mcp));
         }
@@ -303,6 +301,18 @@ impl Process {
         }
         let reports = report(self.log.clone(), self.buses.clone());
         rest.spawn(until(stop(), reports));
+    }
+
+    /// Starts the bindings, once the agents that have announced themselves are known.
+    async fn start_bindings(
+        &mut self,
+        bindings: Vec<(BindingService, Subscription)>,
+        stop: &CancellationToken,
+    ) {
+        until(stop.clone(), self.registry.first_read()).await;
+        for (work, subscription) in bindings {
+            self.start_binding(work, subscription);
+        }
     }
 
     /// Starts a binding, if its bus exists.

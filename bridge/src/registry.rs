@@ -29,7 +29,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
 use tracing::Level;
 
 use crate::bus::outbound::Outbound;
@@ -59,6 +59,8 @@ pub(crate) struct Registry {
     attached: Mutex<AttachedServers>,
 }
 
+/// How long a starting bridge waits for the announcements in the log.
+const FIRST_READ: Duration = Duration::from_secs(5);
 /// How often announcements whose lease expired long ago are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
@@ -289,6 +291,17 @@ impl Registry {
         if !is_visible {
             self.refresh();
         }
+    }
+
+    /// Waits for the announcements that are in the log at the start, so that their agents are not unknown. If the log
+    /// does not answer, the bridge starts with the agents of the configuration.
+    pub(crate) async fn first_read(&self) {
+        let Some(announcements) = &self.announced else {
+            return;
+        };
+        // Readiness reports a log that is not read.
+        let _ = timeout(FIRST_READ, announcements.view.caught_up()).await;
+        self.refresh();
     }
 
     /// Keeps the current agents and their routes up to date with the log and with expiring leases. Ends with the log.

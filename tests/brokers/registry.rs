@@ -96,7 +96,8 @@ async fn replicas_agree(config: &str, announce: &impl AsyncFn(&str, String)) {
     assert_eq!(names(&one).await, expected);
     assert_eq!(names(&other).await, expected);
     one.stop().await;
-    let third = Running::start(config).await;
+    // From its first answer on, a new replica knows the agents, even before it is ready.
+    let third = Running::launch(config).await;
     assert_eq!(names(&third).await, expected);
     let refused = other.metrics.render().unwrap() + &third.metrics.render().unwrap();
     assert!(refused.contains("a2abus_announced_agents 19"), "{refused}");
