@@ -15,14 +15,13 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
-use http::{HeaderMap, Request};
+use http::Request;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::revision::Revision;
-use super::session::{SESSION, Session};
+use super::session::Session;
 use crate::calls::failure::Recipient;
 use crate::http::sse::read::Events;
 use crate::http::sse::{Frame, is_stream};
@@ -62,12 +61,6 @@ const STREAM: &str = "stream";
 const QUEUE: usize = 64;
 /// Maximum number of unanswered messages of a client.
 const POSTS: usize = 64;
-
-/// Whether a `GET` comes from a 2024-11-05 client. Newer clients name a session or a revision.
-pub(super) fn is_2024_11_05(headers: &HeaderMap) -> bool {
-    let legacy = Revision::V2024_11_05.as_str();
-    !headers.contains_key(SESSION) && Revision::named(headers).is_none_or(|named| named == legacy)
-}
 
 /// The stream of a POST.
 pub(super) fn stream_of<B>(request: &Request<B>) -> Option<Text> {

@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::envelope::Params;
 use super::handshake::Profile;
-use super::legacy::is_2024_11_05;
 use super::post::McpRequest;
 use super::revision::Revision;
 use super::running::Cancellable;
@@ -115,9 +114,9 @@ impl Mcp {
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
         let mut notifications = self.notifications(agent.clone(), lists.collect(), None);
         notifications.stream = Some(stream);
-        let watched = |session| Some(self.watched_by(session, agent));
-        if !is_2024_11_05(headers) {
-            notifications.resources = session.as_ref().and_then(watched);
+        // Only clients of 2024-11-05 open a stream without a session. The AI SDK names a newer revision even so.
+        if let Some(session) = session {
+            notifications.resources = Some(self.watched_by(&session, agent));
             return Ok(frames_response(notifications.frames(), budget));
         }
         let random = self
@@ -126,7 +125,7 @@ impl Mcp {
             .new_call()
             .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, Failure::call(&error)))?;
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
-        notifications.resources = watched(&session);
+        notifications.resources = Some(self.watched_by(&session, agent));
         notifications.unsubscribe = Some(self.unsubscribe_on_drop(&caller, session.key()));
         let (path, notifications) = (head.uri.path(), notifications.frames());
         let frames = self
