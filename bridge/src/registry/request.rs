@@ -12,6 +12,7 @@ use super::{AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, Re
 use crate::calls::failure::{Failure, Reason};
 use crate::clock;
 use crate::config::AgentCardConfig;
+use crate::metrics::RegistryEvent;
 use crate::state::StateError;
 
 /// The methods of the registry.
@@ -128,7 +129,9 @@ impl Registry {
             Method::Update => {
                 let agent = params.agent()?;
                 if self.announced(&agent).is_none() {
-                    return Err(AnnouncementError::Unknown(agent).into());
+                    let (claim, why) = (params.claim(origin)?, AnnouncementError::Unknown(agent));
+                    self.done(&claim, None, Some(&why), RegistryEvent::Registered);
+                    return Err(why.into());
                 }
                 self.registered(&params, origin).await
             }

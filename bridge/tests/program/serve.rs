@@ -533,13 +533,17 @@ fn a_refused_announcement_leaves_a_line_in_the_log() {
         let head = format!("{head}connection: close\r\ncontent-length: {length}\r\n\r\n");
         send(&served.door, &format!("{head}{body}"))
     };
-    let request = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "agent/card/delete", "params": { "agent_id": "gone" },
-    });
+    let request = |method: &str, params: serde_json::Value| {
+        json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
+    };
+    let delete = request("agent/card/delete", json!({ "agent_id": "gone" }));
+    let new = json!({ "agent_id": "new", "card": { "name": "New", "url": "nats:agents.new" } });
+    let update = request("agent/card/update", new);
     for (method, path, body, agent) in [
         ("PUT", "/a2a/agents/weather", card, "weather"),
         ("DELETE", "/a2a/agents/rain", "", "rain"),
-        ("POST", "/rpc", &request.to_string(), "gone"),
+        ("POST", "/rpc", &delete, "gone"),
+        ("POST", "/rpc", &update, "new"),
     ] {
         let answer = announcement(method, path, body);
         let line =
