@@ -32,7 +32,7 @@ use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
 use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
 
 /// How much longer a caller without a timeout of its own waits, so that it sees the failure of a silent agent.
-const FAILURE_GRACE: Duration = Duration::from_secs(1);
+const FAILURE_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
