@@ -218,16 +218,26 @@ impl Results {
     }
 
     async fn renew(&self, key: &str, call: &Text) -> Infallible {
-        let call = call.clone();
-        let renewed = Event::Renewed { call };
         loop {
             sleep(RENEWAL).await;
-            if let Err(error) = self.append(key, &renewed, UNATTENDED).await
-                && let Some(suppressed) = self.unrenewed.allow()
-            {
-                tracing::warn!(%error, suppressed, "a claim was not renewed: if this lasts 20 s, another replica reports the answer as lost");
-            }
+            self.renew_once(key, call).await;
         }
+    }
+
+    async fn renew_once(&self, key: &str, call: &Text) {
+        let renewed = Event::Renewed { call: call.clone() };
+        if let Err(error) = self.append(key, &renewed, UNATTENDED).await
+            && let Some(suppressed) = self.unrenewed.allow()
+        {
+            tracing::warn!(%error, suppressed, "a claim was not renewed: if this lasts 20 s, another replica reports the answer as lost");
+        }
+    }
+
+    /// Renews the claim of a call of another replica, which may have stopped: its agent is sending parts.
+    fn renew_for(self: &Arc<Self>, key: &Text, call: CallId) {
+        let (results, key, call) = (Arc::clone(self), key.clone(), Text::from(call.to_string()));
+        self.feeds
+            .spawn(async move { results.renew_once(&key, &call).await });
     }
 
     /// Waits in the background as [`Results::until_settled`] does, so that an answer counts as lost in time even if every
@@ -257,8 +267,8 @@ impl Results {
     }
 
     /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its
-    /// answer. If its replica has stopped renewing the claim, and no other replica can still receive the answer, the answer
-    /// is recorded as lost.
+    /// answer. If no replica renews the claim any more, and the time for the next part of the answer is over, the answer is
+    /// recorded as lost.
     pub(crate) async fn until_settled(&self, key: &str, call: &Text) {
         let running = |entries: &Entries<Entry>| {
             claimed(entries, key)
@@ -267,19 +277,19 @@ impl Results {
             if followed.is_some_and(FollowedCall::is_recorded_elsewhere) {
                 return None;
             }
-            Some(followed.map_or(Duration::ZERO, |call| call.opened.time_left()))
+            Some(followed.map_or(Duration::ZERO, |call| call.opened.wait_for_part()))
         };
         let call_key = call_key(call);
         loop {
             let (_, mut recorded) = self.view.follow(Some(&call_key), BEHIND, |_| ());
-            let (left, mut claim) = self.view.follow(Some(key), BEHIND, running);
-            let Some(time_left) = left else {
+            let (wait, mut claim) = self.view.follow(Some(key), BEHIND, running);
+            let Some(wait) = wait else {
                 return;
             };
             let next = tokio::select! {
                 next = claim.next() => next,
                 next = recorded.next() => next,
-                () = sleep(SILENCE.max(time_left)) => {
+                () = sleep(SILENCE.max(wait)) => {
                     // If the log cannot be read, the replica may not have been able to renew its claim.
                     if self.view.latest(LATEST).await.is_err() {
                         continue;
@@ -875,6 +885,54 @@ mod tests {
             matches!(&state, KeyState::Lost(call) if **call == *"a"),
             "{state:?}"
         );
+    }
+
+    /// The agent may take this long for a part, and ten times as long for all.
+    const FOR_A_PART: Duration = Duration::from_secs(60);
+
+    fn opened_with(key: &str) -> OpenedCall {
+        let now = clock::now();
+        OpenedCall {
+            key: Some(key.into()),
+            task: None,
+            session: None,
+            skill: None,
+            token: None,
+            id: "1".into(),
+            progress: None,
+            streamed: true,
+            agent: "weather".into(),
+            until: clock::milliseconds(now + 10 * FOR_A_PART),
+            began: clock::milliseconds(now),
+            part_timeout: Some(clock::whole_milliseconds(FOR_A_PART)),
+        }
+    }
+
+    /// Another replica may still receive its answer, but not when the agent has been silent for too long.
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_of_a_silent_agent_is_lost_after_the_time_for_a_part() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        let second = Arc::new(second);
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let name = call.to_string();
+        first.claim(KEY, &claim(&name), LONG).await.unwrap();
+        assert!(first.open_call(call, opened_with(KEY)).await);
+        let (started, name) = (Instant::now(), Text::from(name));
+        let settled = second.until_settled(KEY, &name);
+        // Its agent sends a part, and then nothing more.
+        let part = async {
+            sleep(FOR_A_PART).await;
+            second.renew_for(&KEY.into(), call);
+        };
+        let _ = timeout(LONG, async { tokio::join!(settled, part) }).await;
+        let (waited, limit) = (started.elapsed(), 2 * FOR_A_PART + crate::calls::TAKEOVER);
+        assert!(
+            waited >= limit && waited < limit + 2 * SILENCE,
+            "{waited:?}"
+        );
+        let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
+        assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
     }
 
     #[tokio::test(start_paused = true)]

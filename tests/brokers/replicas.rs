@@ -72,6 +72,8 @@ struct Agent {
     /// The reply address of each request, and the reply id.
     requests: Mutex<Vec<(Address, String)>>,
     cancels: AtomicUsize,
+    /// How many parts it has sent to who asks for a slow answer.
+    drops: AtomicUsize,
     is_let: watch::Sender<bool>,
 }
 
@@ -82,6 +84,7 @@ impl Agent {
             requests_by_id: Mutex::default(),
             requests: Mutex::default(),
             cancels: AtomicUsize::new(0),
+            drops: AtomicUsize::new(0),
             is_let: watch::Sender::new(false),
         });
         let subscription = Subscription {
@@ -148,6 +151,7 @@ impl Agent {
                 let sent = self.bus.send(&reply_address, message).await;
                 return drop(sent.unwrap().await.unwrap());
             }
+            "drip" => return self.drip(&reply_address, &request).await,
             _ => {}
         }
         let is_stream = request["method"] == "message/stream";
@@ -165,6 +169,17 @@ impl Agent {
             self.reply(&reply_address, &request, json!({ "echo": text }))
                 .await;
         }
+    }
+
+    /// Sends a part every second, until the test permits the last one.
+    async fn drip(&self, reply_address: &Address, request: &Value) {
+        while !*self.is_let.borrow() {
+            self.reply(reply_address, request, artifact("drip", "drop", true))
+                .await;
+            self.drops.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_secs(1)).await;
+        }
+        self.reply(reply_address, request, completed()).await;
     }
 
     /// Answers every request like a sender that knows its call id, but not its reply token.
@@ -430,9 +445,15 @@ struct Pair {
 impl Pair {
     /// `None` without NATS.
     async fn start(name: &str) -> Option<Self> {
+        Self::start_with(name, |config| config).await
+    }
+
+    /// The same with a changed configuration.
+    async fn start_with(name: &str, changed: impl Fn(String) -> String) -> Option<Self> {
         let address = named(Kind::Nats)?;
         let (topic, agent, tasks) = Agent::on_nats(&address, name).await;
         let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
+        let config = changed(config);
         let directory = tempfile::tempdir().unwrap();
         let one = Replica::start(directory.path(), 1, &config).await;
         let other = Replica::start(directory.path(), 2, &config).await;
@@ -570,6 +591,66 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
         why.starts_with("no answer by the deadline of the call"),
         "{status}"
     );
+}
+
+/// While an agent sends parts, its answer is waited for after the death of the replica. A silent agent's answer is lost
+/// after `calls.timeout`, not only after `calls.stream_timeout`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_whose_replica_was_killed_is_lost_once_its_agent_is_silent() {
+    let short = |config: String| config.replace("max_timeout: 60s", "timeout: 5s");
+    let Some(pair) = Pair::start_with("silent", short).await else {
+        return;
+    };
+    let Pair {
+        mut one,
+        other,
+        agent,
+        ..
+    } = pair;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = |door: &str, path: &str, (key, body): (&str, &Value)| {
+        let request = http.post(format!("{door}{path}")).json(body);
+        let request = request.header("accept", "application/json, text/event-stream");
+        request.header("idempotency-key", key).send()
+    };
+    let silent = ("silent", &message("message/send", "never"));
+    let drip = ("drip", &message("message/stream", "drip"));
+    let (agents, rpc) = ("/a2a/agents/weather", "/rpc/weather");
+    let sent = (
+        tokio::spawn(post(&one.door, agents, silent)),
+        tokio::spawn(post(&one.door, rpc, drip)),
+    );
+    within("the requests are with the agent", async {
+        while agent.count() < 2 || agent.drops.load(Ordering::Relaxed) < 2 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    one.process.kill().await.unwrap();
+    drop(sent);
+    let mut lost = false;
+    within("the silent answer is lost", async {
+        // Without the parts, the other answer would be lost by now as well.
+        while !lost || agent.drops.load(Ordering::Relaxed) < 50 {
+            let answer = post(&other.door, agents, silent).await.unwrap();
+            lost = answer.status() == 504;
+            assert!(lost || answer.status() == 409, "{answer:?}");
+            let answer = post(&other.door, rpc, drip).await.unwrap();
+            assert_eq!(answer.status(), 409);
+        }
+    })
+    .await;
+    agent.is_let.send_replace(true);
+    within("the slow answer is whole", async {
+        loop {
+            let answer = post(&other.door, rpc, drip).await.unwrap();
+            if is_stream(&answer.text().await.unwrap()) {
+                return;
+            }
+        }
+    })
+    .await;
+    assert_eq!(agent.count(), 2, "the agent ran twice");
 }
 
 /// The answer of the agent reaches a caller with a key although the log of keys stops answering meanwhile.

@@ -24,8 +24,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::Results;
 use super::fold::{Author, OpenedCall, RecordedPart};
+use super::{RENEWAL, Results};
 use crate::bus::Bus;
 use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
@@ -74,6 +74,8 @@ struct AnswerBuffer {
     recorded: usize,
     /// Whether parts are being written to the log.
     is_being_recorded: bool,
+    /// How many parts had arrived when the claim of the call was last renewed, and when that was.
+    renewed: (usize, Instant),
     /// Whether the answer was taken over.
     is_adopted: bool,
     /// Whether parts were dropped, which makes later parts useless.
@@ -97,6 +99,8 @@ enum DueAction {
     End,
     /// Record its parts.
     Record(AdoptedCall),
+    /// Renew the claim of this key.
+    Renew(Text),
 }
 
 /// A call that is taken over.
@@ -282,6 +286,7 @@ impl Follower {
                     to_record.push(self.record(of, buffer.recorded, parts));
                 }
                 DueAction::Record(_) => {}
+                DueAction::Renew(key) => self.results.renew_for(&key, *call),
             }
             true
         });
@@ -298,12 +303,7 @@ impl Follower {
         let Some((opened, at)) = self.results.opened(call) else {
             return DueAction::end_if(now >= buffer.last + UNKNOWN);
         };
-        let is_of_before = began.has_passed(at);
-        if is_of_before && opened.streamed {
-            // Some of its parts may have arrived before this replica started to read.
-            return DueAction::End;
-        }
-        if self.calls.channels().is_ours(call) && !is_of_before {
+        if !self.follows(call, &opened, began.has_passed(at)) {
             return DueAction::End;
         }
         let is_late = opened.time_left().is_zero();
@@ -311,10 +311,11 @@ impl Follower {
             return DueAction::end_if(is_late);
         }
         self.render(call, buffer, &opened);
-        let key = opened.key.as_deref();
-        let has_key = key.is_some_and(|key| !self.results.is_settled(key));
+        let key = opened.key.clone();
+        let key = key.filter(|key| !self.results.is_settled(key));
+        let has_key = key.is_some();
         let in_task = self.in_task(call, &opened);
-        if key.is_some() && !has_key && in_task.is_none() {
+        if opened.key.is_some() && !has_key && in_task.is_none() {
             // This replica may not have read its task yet.
             let is_over = opened.task.is_none() || now >= buffer.last + UNKNOWN;
             return DueAction::end_if(is_over);
@@ -330,6 +331,10 @@ impl Follower {
         }
         if is_taken && !(is_whole && has_key) {
             return DueAction::end_if(is_whole || is_late);
+        }
+        // Its parts are not in the log yet, so nothing else shows that the agent is working on it.
+        if let Some(key) = key.filter(|_| in_task.is_none() && buffer.needs_renewal(now)) {
+            return DueAction::Renew(key);
         }
         // For a task, a stopped replica is noticed while the agent is still sending. A stored answer is only checked
         // once it is complete.
@@ -348,6 +353,15 @@ impl Follower {
             });
         }
         DueAction::end_if(is_whole || is_late)
+    }
+
+    /// Whether to follow a call. `is_of_before` is whether it was recorded before this replica started to read.
+    fn follows(&self, call: CallId, opened: &OpenedCall, is_of_before: bool) -> bool {
+        if is_of_before {
+            // Some of its parts may have arrived before.
+            return !opened.streamed;
+        }
+        !self.calls.channels().is_ours(call)
     }
 
     /// Renders messages into parts, like the replica of the call.
@@ -486,6 +500,7 @@ impl Default for AnswerBuffer {
             task_went_on: now,
             recorded: 0,
             is_being_recorded: false,
+            renewed: (0, now),
             is_adopted: false,
             is_incomplete: false,
         }
@@ -509,6 +524,16 @@ impl AnswerBuffer {
 
     fn is_whole(&self) -> bool {
         self.parts.last().is_some_and(|part| part.last)
+    }
+
+    /// Whether parts have arrived since the claim was renewed, and that was long ago. It then counts as renewed.
+    fn needs_renewal(&mut self, now: Instant) -> bool {
+        let (count, at) = self.renewed;
+        let needs = self.count() > count && now >= at + RENEWAL && !self.is_whole();
+        if needs {
+            self.renewed = (self.count(), now);
+        }
+        needs
     }
 
     /// Drops the first `consumed` parts except the last part, because they are stored.
