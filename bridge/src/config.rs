@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`Config::load`] is the entry point. It reports all problems together, each with its path, its line, and the fix.
-//! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`, [`reference()`]) are generated from the
+//! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`) are generated from the
 //! structs of this module.
 
 mod agents;
@@ -20,6 +20,7 @@ mod nearest;
 mod path;
 mod problem;
 mod raw;
+#[cfg(all(test, feature = "kafka", feature = "nats"))]
 mod reference;
 mod registry;
 mod routing;
@@ -56,7 +57,6 @@ pub(crate) use self::changes::{Change, changes};
 pub(crate) use self::condition::{Anchor, Condition, condition_holds};
 pub use self::file::{Config, json_schema};
 pub use self::problem::{ConfigErrors, Problem, Severity, SourceLocation};
-pub use self::reference::reference;
 pub(crate) use self::registry::MAX_CARD_BYTES;
 pub use self::registry::{RegistryConfig, RegistryDestination, UnknownAgents};
 pub(crate) use self::routing::answering;

@@ -5,9 +5,9 @@
 //!                                                                  └─> routes, limits, log levels, agents of workflows
 //! ```
 //!
-//! The file is checked every few seconds: notifications do not work on every file system, and a ConfigMap changes by a
-//! link. A file that is being written is not read until it is the same in two checks; SIGHUP reads it at once. Messages
-//! that have been read keep their rules.
+//! The file is checked every few seconds: notifications do not work on every file system, and Kubernetes updates a
+//! ConfigMap by replacing a symbolic link. A file that is being written is not read until it is the same in two checks;
+//! SIGHUP reads it at once. Messages that have been read keep their rules.
 
 mod attached;
 

@@ -543,8 +543,8 @@ impl Results {
         receiver
     }
 
-    /// A call whose answer a client with this log key (of a session, or of the call) can resume after it has `received` so many parts. A part is
-    /// recorded before the client gets it.
+    /// A call whose answer the client with this log key (of a session, or of the call) can resume once it has `received`
+    /// this many parts. A part is recorded before the client gets it.
     ///
     /// # Errors
     /// When the log cannot be read.

@@ -219,7 +219,7 @@ impl Request {
         }
     }
 
-    /// Whether it may be executed twice. `is_safe` tells that of a tool.
+    /// Whether it may be executed twice. `is_safe` says whether a tool may be called twice.
     pub(super) fn is_repeatable(
         &self,
         protocol: AttachProtocol,

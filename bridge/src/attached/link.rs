@@ -151,6 +151,7 @@ pub(super) struct Disconnected;
 
 /// Maximum number of open questions.
 const MAX_QUESTIONS: usize = 1_000;
+
 /// The id of a question for its client, as JSON.
 fn question_id(random: [u8; 16]) -> Text {
     format!("\"{:032x}\"", u128::from_be_bytes(random)).into()

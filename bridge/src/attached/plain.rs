@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::ask::Request;
 use super::health::Health;
 use super::lifecycle::MAX_MESSAGE;
-use super::link::{Log, Part, Parts};
+use super::link::{Log, Part, Parts, lock};
 use super::version;
 use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
@@ -191,8 +191,7 @@ impl Plain {
     }
 
     fn single_version(&self) -> Option<Dialect> {
-        let version = self.single_version.lock();
-        *version.unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.single_version)
     }
 
     /// Posts a request, with a few retries while the server cannot be reached.
@@ -421,8 +420,7 @@ impl Plain {
 
     /// Records the only version of A2A that the server speaks.
     fn speaks(&self, version: Option<Dialect>) {
-        let single = self.single_version.lock();
-        let mut single = single.unwrap_or_else(PoisonError::into_inner);
+        let mut single = lock(&self.single_version);
         if *single != version {
             *single = version;
             let agent = &self.log.agent;

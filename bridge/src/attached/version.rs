@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::clock;
+use crate::tasks::model::State;
 
 /// The methods of both versions: in 0.3, in 1.0. Of several names, the first one is sent.
 const METHODS: [(&str, &str); 6] = [
@@ -48,15 +49,6 @@ const IS_WRAPPED: &str = "data_part_compat";
 const WEBHOOK: [(&str, &str); 2] = [
     ("pushNotificationConfig", "taskPushNotificationConfig"),
     ("schemes", "scheme"),
-];
-/// The states that end a stream in 0.3.
-const FINAL: [&str; 6] = [
-    "completed",
-    "canceled",
-    "failed",
-    "rejected",
-    "input-required",
-    "auth-required",
 ];
 
 /// The members of an object, in their JSON form.
@@ -205,7 +197,7 @@ fn result_0_3(mut result: Members) -> Option<Box<RawValue>> {
         let mut update = update(object(&old)?, Some("status-update"), to)?;
         let state = update.get("status").and_then(|status| object(status));
         let state = state.and_then(|status| string(status.get("state")?));
-        let is_final = state.is_some_and(|state| FINAL.contains(&&*state));
+        let is_final = state.is_some_and(|state| State::read(&state).is_at_rest());
         update.insert("final".to_owned(), raw(&is_final)?);
         return raw(&update);
     }

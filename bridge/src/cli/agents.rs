@@ -357,7 +357,7 @@ fn acts_on_terminal(c: char) -> bool {
     c.is_control() || is_direction
 }
 
-/// A text of somebody else for a terminal, in one line.
+/// Text of unknown origin, made safe for a terminal, on one line.
 fn plain(text: &str) -> String {
     let visible = |c| if acts_on_terminal(c) { ' ' } else { c };
     let text: String = text.chars().map(visible).collect();

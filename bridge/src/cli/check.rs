@@ -11,7 +11,7 @@ use serde::Serialize;
 #[cfg(any(feature = "kafka", feature = "nats"))]
 use self::connect::Connected;
 use super::command::{ConfigFile, Status};
-use super::output::{Output, complain_line};
+use super::output::{Output, complain_line, count};
 use crate::config::{Config, Problem, Severity};
 
 /// Arguments of `a2abus check`.
@@ -216,13 +216,5 @@ impl fmt::Display for Counts {
         f.write_str(&count(self.transports, "transport"))?;
         let mut others = others.into_iter().filter(|(n, _)| *n > 0);
         others.try_for_each(|(n, noun)| write!(f, ", {}", count(n, noun)))
-    }
-}
-
-fn count(n: usize, noun: &str) -> String {
-    if n == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{n} {noun}s")
     }
 }

@@ -41,3 +41,12 @@ pub(crate) fn complain_line(text: &str) {
     // If standard error cannot be written, the failure cannot be reported either.
     let _ = writeln!(io::stderr(), "{line}");
 }
+
+/// A number of things, such as `1 error` and `2 errors`.
+pub(super) fn count(n: usize, noun: &str) -> String {
+    if n == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{n} {noun}s")
+    }
+}

@@ -1,7 +1,7 @@
 //! The arguments that `map` and `explain` share, and how they read payloads.
 //!
 //! ```text
-//! FILE or standard input ── Documents ──> payload ── Asked::judge ──> Result<Mapped, Refusal> per unit
+//! FILE or standard input ── Documents ──> payload ── PayloadOptions::map_payload ──> Result<Mapped, Refusal> per unit
 //! ```
 
 use std::fs::File;

@@ -8,6 +8,7 @@ use a2abus_transports::{Secret, SecretError, Topic};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::binding::default_dead_letter_topic;
 use super::routing::DestinationConfig;
 use super::value::AsText;
 use super::{BindingConfig, Role};
@@ -65,7 +66,7 @@ pub struct AttachConfig {
     #[serde(default)]
     pub reply_topics: Vec<AsText<Pattern>>,
     /// The topic for requests that cannot be read; see `dead_letter.topic` of a binding.
-    #[serde(default = "default_dead_letter")]
+    #[serde(default = "default_dead_letter_topic")]
     pub dead_letter: AsText<Topic>,
 }
 
@@ -158,8 +159,4 @@ impl BindingConfig {
 
 fn default_concurrency() -> u32 {
     16
-}
-
-fn default_dead_letter() -> AsText<Topic> {
-    AsText(const { Topic::from_static("a2abus.dlq") })
 }

@@ -423,7 +423,7 @@ fn default_group() -> Name {
     Name::from_static("a2abus")
 }
 
-fn default_dead_letter_topic() -> AsText<Topic> {
+pub(super) fn default_dead_letter_topic() -> AsText<Topic> {
     AsText(const { Topic::from_static("a2abus.dlq") })
 }
 

@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::file::json_schema;
 
 /// `CONFIGURATION.md`: one table per section, with the type, default, bounds, effect and risk of every key.
-#[must_use]
-pub fn reference() -> String {
+fn reference() -> String {
     let schema = json_schema();
     let mut page = Page {
         schema: &schema,
@@ -325,7 +324,6 @@ fn capital(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[cfg(all(feature = "kafka", feature = "nats"))]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;

@@ -64,7 +64,7 @@ use super::rpc::read_body;
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::config::McpConfig;
-use crate::http::respond::{accepted, refusal};
+use crate::http::respond::{accepted, no_content, refusal};
 use crate::log_limit::LogLimits;
 use crate::metrics::HttpPath;
 
@@ -253,8 +253,6 @@ impl Mcp {
             let unsubscribe = async move { mcp.unsubscribe_all(&caller, subscriptions).await };
             self.door.results.spawn(unsubscribe);
         }
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        Ok(response)
+        Ok(no_content())
     }
 }

@@ -56,12 +56,13 @@ use http::{Method, Request, StatusCode, header};
 
 pub(crate) use self::answer::EXPOSED;
 
-use self::answer::{Problem, json};
+use self::answer::Problem;
 use self::gate::{Caller, Gate};
 use super::door::Door;
 use super::permit::{Action, permit};
 use crate::http::body::{self, BodyError};
 use crate::http::negotiate;
+use crate::http::respond::json_response;
 use crate::metrics::{HttpPath, RefusalReason};
 use crate::workflows::{Member, Workflows};
 
@@ -112,7 +113,7 @@ pub(crate) fn router(door: Door, workflows: Workflows) -> Router {
 async fn health(State(rest): State<Arc<RestState>>, method: Method) -> Response {
     let response = if is_read(&method) {
         let body = r#"{"status":"healthy","service":"a2e-server"}"#;
-        json(StatusCode::OK, Bytes::from_static(body.as_bytes()))
+        json_response(StatusCode::OK, Bytes::from_static(body.as_bytes()))
     } else {
         Problem::method_not_allowed(READ).into_response()
     };
@@ -179,7 +180,10 @@ impl RestState {
         let call = call.ok_or_else(Problem::no_such_call)?;
         call.check(&head.method)?;
         let Some(member) = member else {
-            return Ok(json(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes())));
+            return Ok(json_response(
+                StatusCode::OK,
+                Bytes::from_static(OPENAPI.as_bytes()),
+            ));
         };
         let body = if call.has_body() {
             self.read(head, body).await?
@@ -203,7 +207,10 @@ impl RestState {
         body: &Bytes,
     ) -> Result<Response, Problem> {
         match call {
-            Call::OpenApi => Ok(json(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()))),
+            Call::OpenApi => Ok(json_response(
+                StatusCode::OK,
+                Bytes::from_static(OPENAPI.as_bytes()),
+            )),
             Call::Capabilities => Ok(capabilities::all(member)),
             Call::Search => capabilities::search(member, body),
             Call::Validate => self.validate(member.agent(), body).await,

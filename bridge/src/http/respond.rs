@@ -43,7 +43,10 @@ pub(crate) fn with_status(mut response: Response, status: StatusCode) -> Respons
 
 /// Accepted, without a body.
 pub(crate) fn accepted() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::ACCEPTED;
-    response
+    with_status(Response::default(), StatusCode::ACCEPTED)
+}
+
+/// Done, without a body.
+pub(crate) fn no_content() -> Response {
+    with_status(Response::default(), StatusCode::NO_CONTENT)
 }

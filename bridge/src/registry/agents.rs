@@ -88,14 +88,8 @@ impl Agents {
 
     /// Whether both have the same agents with the same cards and the same availability.
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
-        let mut both = self.agents.values().zip(other.agents.values());
-        self.has_same_cards_as(other) && both.all(|(one, other)| one.away == other.away)
-    }
-
-    /// Whether both have the same agents with the same cards.
-    pub(crate) fn has_same_cards_as(&self, other: &Self) -> bool {
         let same = |((name, one), (other_name, other)): ((&Text, &Agent), (&Text, &Agent))| {
-            name == other_name && Arc::ptr_eq(&one.shown, &other.shown)
+            name == other_name && Arc::ptr_eq(&one.shown, &other.shown) && one.away == other.away
         };
         self.agents.len() == other.agents.len() && self.agents.iter().zip(&other.agents).all(same)
     }

@@ -115,7 +115,7 @@ impl AllowedDestinations {
     }
 
     /// Refuses the bridge's own topics: it publishes with its own permissions, so a card must not choose them. An agent
-    /// that this bridge has attached may announce its own topic: other replicas learn of it by that.
+    /// that this bridge has attached may announce its own topic: that is how other replicas find it.
     fn check_own(&self, agent: &Name, transport: &Name, topic: &Topic) -> Result<(), String> {
         let is_own = |own: &OwnTopics| {
             own.transport == *transport

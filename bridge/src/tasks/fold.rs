@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use serde_json::value::RawValue;
 use super::model::{Artifact, Message, Part, Raw, State, Status};
 use crate::calls::Answer;
 use crate::calls::callid::CallId;
+use crate::clock;
 use crate::state::body;
 use crate::state::{Applied, Fold, Groups, Position, Record};
 
@@ -99,7 +99,7 @@ pub(crate) struct Task {
     pub(crate) agent: Text,
     pub(crate) context: Text,
     pub(crate) is_1_0: bool,
-    /// The agent's own id of it.
+    /// The agent's own id for the task.
     pub(crate) agents_id: Option<Text>,
     pub(crate) status: Status,
     pub(crate) history: Vec<Message>,
@@ -325,11 +325,10 @@ impl Task {
             Event::Named { task } => self.agents_id = Some(task.clone()),
             Event::Continued { message } => {
                 let found = Some(self.found()).filter(|state| state.is_at_rest());
-                let millis = Duration::from_millis(record.time);
                 let goes_on = Status {
                     state: State::Working,
                     message: None,
-                    timestamp: crate::clock::rfc3339(SystemTime::UNIX_EPOCH + millis),
+                    timestamp: clock::rfc3339(clock::since_1970(record.time)),
                     metadata: None,
                 };
                 self.changes(goes_on, record);

@@ -189,7 +189,7 @@ impl NatsConfig {
         unless(
             self.tls.cert_file.is_some() == self.tls.key_file.is_some(),
             "tls",
-            "cert_file and key_file are given together or not at all",
+            "set both cert_file and key_file, or neither",
         );
         let second = Duration::from_secs(1);
         let (least, minute) = (Duration::from_millis(100), 60 * second);

@@ -3,7 +3,7 @@
 use a2abus_executor::{OperationStatus, Progress};
 use a2abus_models::a2e_workflow::{Code, Issue, Report};
 
-use crate::cli::output::{Output, complain_line};
+use crate::cli::output::{Output, complain_line, count};
 
 /// Errors, then warnings, one per line: `FILE:LINE: error unknown_operation (check): ...`.
 pub(super) fn write(
@@ -74,14 +74,6 @@ pub(super) fn verdict(report: &Report, file: &str, output: &mut Output) -> anyho
             count(report.errors.len(), "error")
         )
     })
-}
-
-fn count(n: usize, noun: &str) -> String {
-    if n == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{n} {noun}s")
-    }
 }
 
 /// `ok    fetch (ApiCall) 12 ms, 2 attempts`.

@@ -1,4 +1,4 @@
-//! What every check of the configuration has.
+//! The state and the helpers that all checks of the configuration share.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use a2abus_executor::{Admitted, Exceeded, Failure, Json};
-use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
+use crate::http::respond::{RETRY_AFTER_SECONDS, json_response};
 use crate::metrics::RefusalReason;
 
 /// A request that is refused. Source: docs/protocols/a2e-workflows.md §D42.
@@ -28,22 +28,9 @@ const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The headers that scripts of permitted pages may read.
 pub(crate) const EXPOSED: [HeaderName; 5] = [LIMIT, REMAINING, RESET, REPLAY, RETRY_AFTER];
 
-/// `Retry-After` of a bridge that shuts down, in seconds.
-const DRAIN_RETRY: HeaderValue = HeaderValue::from_static("5");
-
-/// A JSON answer.
-pub(super) fn json(status: StatusCode, body: Bytes) -> Response {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
-}
-
 /// A value as an answer.
 pub(super) fn value(status: StatusCode, value: &Json) -> Response {
-    json(status, Bytes::from(value.to_string()))
+    json_response(status, Bytes::from(value.to_string()))
 }
 
 /// Marks an answer as the record of an earlier execution. Source: docs/protocols/a2e-workflows.md §D45.
@@ -300,7 +287,7 @@ impl Problem {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::new(status, codes, message, RefusalReason::Draining)
             .counted()
-            .with(RETRY_AFTER, DRAIN_RETRY)
+            .with(RETRY_AFTER, RETRY_AFTER_SECONDS)
     }
 
     /// The store failed; the log has the cause.
@@ -310,7 +297,7 @@ impl Problem {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::new(status, codes, message, RefusalReason::Store)
             .counted()
-            .with(RETRY_AFTER, DRAIN_RETRY)
+            .with(RETRY_AFTER, RETRY_AFTER_SECONDS)
     }
 
     /// A failure of the executor.

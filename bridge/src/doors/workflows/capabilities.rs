@@ -9,10 +9,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Problem};
+use super::answer::Problem;
 use super::search::{Index, Kind, SearchItem};
 use super::{catalogue, request};
 use crate::config::{ApiConfig, EndpointConfig};
+use crate::http::respond::json_response;
 use crate::workflows::Member;
 
 /// All capabilities. Source: docs/protocols/a2e-workflows.md §10.
@@ -33,7 +34,7 @@ pub(super) fn all(member: &Member) -> Response {
             },
         },
     });
-    answer::json(StatusCode::OK, Bytes::from(answer.to_string()))
+    json_response(StatusCode::OK, Bytes::from(answer.to_string()))
 }
 
 /// The best matches. An extension; source: docs/protocols/a2e-workflows.md §10.
@@ -57,7 +58,7 @@ pub(super) fn search(member: &Member, body: &Bytes) -> Result<Response, Problem>
         })
         .collect();
     let answer = json!({"query": search.query, "count": results.len(), "results": results});
-    Ok(answer::json(
+    Ok(json_response(
         StatusCode::OK,
         Bytes::from(answer.to_string()),
     ))

@@ -1,6 +1,7 @@
 //! Descriptions of the operations and their configuration, for agents that search the capabilities.
 
 use a2abus_models::a2e_workflow::OperationType;
+use a2abus_models::a2e_workflow::operation::{Operator, Storage, Strategy};
 use serde_json::{Value, json};
 
 use super::search::{Kind, SearchItem};
@@ -128,7 +129,7 @@ fn store_data() -> Value {
     object(
         json!({
             "inputPath": path("What is kept."),
-            "storage": {"enum": ["localStorage", "sessionStorage", "file"]},
+            "storage": {"enum": Storage::ALL.iter().map(|storage| storage.as_str()).collect::<Vec<_>>()},
             "key": {"type": "string", "minLength": 1, "maxLength": 256},
         }),
         &["inputPath", "storage", "key"],
@@ -139,7 +140,7 @@ fn merge_data() -> Value {
     object(
         json!({
             "sources": {"type": "array", "items": path("A value.")},
-            "strategy": {"enum": ["concat", "union", "intersect", "deepMerge"]},
+            "strategy": {"enum": Strategy::ALL.iter().map(|strategy| strategy.as_str()).collect::<Vec<_>>()},
             "outputPath": path("Where the result goes."),
         }),
         &["sources", "strategy", "outputPath"],
@@ -160,17 +161,6 @@ fn ids() -> Value {
 }
 
 fn operators(more: &[&'static str]) -> Vec<&'static str> {
-    let common = [
-        "==",
-        "!=",
-        ">",
-        "<",
-        ">=",
-        "<=",
-        "in",
-        "contains",
-        "startsWith",
-        "endsWith",
-    ];
-    common.into_iter().chain(more.iter().copied()).collect()
+    let common = Operator::ALL.iter().map(|operator| operator.as_str());
+    common.chain(more.iter().copied()).collect()
 }

@@ -10,6 +10,7 @@ use http::StatusCode;
 use super::RestState;
 use super::answer::{self, Problem, replayed, value};
 use super::request::{self, WaitMode};
+use crate::http::respond::json_response;
 use crate::workflows::NotBegun;
 
 // === impl RestState ===
@@ -132,7 +133,7 @@ impl RestState {
         view: fn(&Record) -> Json,
     ) -> Response {
         let text = self.workflows.write(agent, &record, view).await;
-        answer::json(StatusCode::OK, Bytes::from(text))
+        json_response(StatusCode::OK, Bytes::from(text))
     }
 
     pub(super) fn store(&self, error: &StoreError) -> Problem {
