@@ -22,6 +22,7 @@ mod lines;
 mod log_limit;
 pub mod metrics;
 mod names;
+mod object;
 mod pipeline;
 mod process;
 pub mod readiness;

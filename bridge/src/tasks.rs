@@ -125,6 +125,26 @@ const MAX_ERROR: usize = 64 << 10;
 /// How many records a subscriber may lag behind before it must read the task again.
 const BEHIND: usize = 256;
 
+/// Where a page of a list begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PageStart<'a> {
+    /// After this many tasks.
+    Offset(usize),
+    /// After the task with this id, which last changed at this time, in milliseconds since 1970. Tasks that leave or enter
+    /// the list meanwhile move no others.
+    After { changed: u64, id: &'a str },
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) tasks: Vec<(Text, Task)>,
+    /// How many tasks the whole list has.
+    pub(crate) total: usize,
+    /// Whether tasks follow.
+    pub(crate) has_more: bool,
+}
+
 // === impl Tasks ===
 
 impl Tasks {
@@ -181,14 +201,14 @@ impl Tasks {
         self.view.check_read()
     }
 
-    /// The tasks that `matches` accepts, the most recently changed first: `size` of them after the first `skip`, and the
-    /// total number. `context` limits the list to one conversation.
+    /// The tasks that `matches` accepts, the most recently changed first: `size` of them from the start of the page.
+    /// `context` limits the list to one conversation.
     pub(crate) fn list(
         &self,
         context: Option<&str>,
         matches: impl Fn(&Task) -> bool,
-        (skip, size): (usize, usize),
-    ) -> (Vec<(Text, Task)>, usize) {
+        (start, size): (PageStart<'_>, usize),
+    ) -> Page {
         self.view.read(|tasks| {
             let all: Box<dyn Iterator<Item = (&str, &Task)>> = match context {
                 Some(context) => Box::new(tasks.group(context)),
@@ -197,9 +217,20 @@ impl Tasks {
             let mut found: Vec<_> = all.filter(|(_, task)| matches(task)).collect();
             found.sort_unstable_by(|(a, x), (b, y)| (y.changed, b).cmp(&(x.changed, a)));
             let total = found.len();
+            let skip = match start {
+                PageStart::Offset(offset) => offset.min(total),
+                PageStart::After { changed, id } => {
+                    found.partition_point(|(it, task)| (task.changed, *it) >= (changed, id))
+                }
+            };
             let page = found.into_iter().skip(skip).take(size);
             let page = page.map(|(id, task)| (Text::from(id), task.clone()));
-            (page.collect(), total)
+            let tasks: Vec<_> = page.collect();
+            Page {
+                has_more: skip + tasks.len() < total,
+                tasks,
+                total,
+            }
         })
     }
 

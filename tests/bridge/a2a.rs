@@ -387,6 +387,36 @@ async fn an_invalid_number_is_refused_with_a_clear_message() {
         let pointer = error["data"]["pointer"].as_str().unwrap();
         assert!(pointer.starts_with("/params/configuration/"), "{error}");
     }
+    // The members of an object have names.
+    let mut listed = message.clone();
+    listed["parts"] = json!([{ "kind": "file", "file": ["aGk=", null, null, null] }]);
+    for params in [
+        json!({ "message": message, "configuration": [null, false] }),
+        json!({ "message": message, "configuration": [] }),
+        json!({ "message": listed }),
+        json!([message]),
+    ] {
+        let body = crate::http::request("1", "message/send", params);
+        let sent = front.to("/a2a/agents/weather", body).send().await.unwrap();
+        let answer: Value = sent.json().await.unwrap();
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
+    let wrong = Client::new()
+        .put(format!("{}/a2a/tasks/x", front.base))
+        .send();
+    let wrong = wrong.await.unwrap();
+    assert_eq!(wrong.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert!(
+        wrong.headers()["allow"]
+            .to_str()
+            .unwrap()
+            .contains("DELETE")
+    );
+    let answer: Value = wrong.json().await.unwrap();
+    assert_eq!(
+        answer["error"]["data"]["reason"], "invalid_request",
+        "{answer}"
+    );
     let nowhere = front.to("/a2a/nowhere", "{}").send().await.unwrap();
     assert_eq!(nowhere.status(), StatusCode::NOT_FOUND);
     let answer = nowhere.text().await.unwrap();

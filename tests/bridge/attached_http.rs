@@ -628,6 +628,15 @@ async fn an_unavailable_server_is_reported_and_its_calls_are_not_answered() {
         );
         assert!(count("unavailable").is_some(), "{agent}: {metrics}");
     }
+    // The side that calls the server does not know the dialect of this client.
+    let jaf = attached.front.to("/a2a/agents/a2a", calls[1].1.to_string());
+    let jaf = jaf.header("content-type", "application/json");
+    let refused = jaf.header("x-a2a-version", "0.3.0").send().await.unwrap();
+    let refused: Value = refused.json().await.unwrap();
+    assert_eq!(refused["error"]["code"], -32_002, "{refused}");
+    let data = &refused["error"]["data"];
+    assert_eq!(data["reason"], "agent_unavailable", "{refused}");
+    assert_eq!(data["requestId"], refused["id"], "{refused}");
     attached.site.begin().await;
     for (agent, body) in &calls {
         let is_back = async || {

@@ -941,6 +941,10 @@ async fn clients_are_notified_that_the_lists_have_changed() {
     let events = Client::new()
         .get(&url)
         .header("accept", "text/event-stream")
+        .header(
+            "mcp-session-id",
+            servers.session("/mcp", "2025-06-18").await,
+        )
         .header("mcp-protocol-version", "2025-06-18");
     let mut of_session = events.send().await.unwrap().bytes_stream();
     let filter =

@@ -1151,6 +1151,16 @@ async fn tasks_are_listed_the_last_changed_first() {
     assert_eq!(page["tasks"][0].get("artifacts"), None);
     let next =
         json!({ "pageSize": 2, "pageToken": page["nextPageToken"], "includeArtifacts": true });
+    // A task that is new, and one that has left the list, move no other out of the next page.
+    let waiting = json!({ "status": "TASK_STATE_COMPLETED", "pageSize": 1 });
+    let mut more = waiting.clone();
+    let first = bus.ask_1_0("ListTasks", waiting).await["result"].clone();
+    assert_eq!(first["tasks"][0]["id"], made[2]);
+    more["pageToken"] = first["nextPageToken"].clone();
+    bus.ask("message/send", user_message("task")).await;
+    let rest = bus.ask_1_0("ListTasks", more).await["result"].clone();
+    assert_eq!(rest["tasks"][0]["id"], made[0], "{rest}");
+    assert_eq!(rest["nextPageToken"], "");
     let page = bus.ask_1_0("ListTasks", next).await;
     assert_eq!(page["result"]["nextPageToken"], "");
     assert_eq!(page["result"]["tasks"][0]["id"], made[0]);

@@ -19,9 +19,16 @@ mod tasks;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
 use axum::routing::{get, post};
+use http::{HeaderMap, StatusCode};
 
 use super::a2a::A2a;
+use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::http::negotiate;
+use crate::http::respond::json_response;
+use crate::metrics::HttpPath;
 
 /// The paths.
 pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
@@ -36,5 +43,16 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
         .route("/a2a/tasks/{task}", get(tasks::read).delete(tasks::cancel))
         .route("/a2a/tasks/{task}/wait", get(tasks::wait))
         .route("/a2a/tasks/{task}/stream", get(tasks::follow))
+        .method_not_allowed_fallback(wrong_method)
         .with_state(Arc::clone(a2a))
+}
+
+/// The response to a method that a path does not have. The router adds `Allow`.
+async fn wrong_method(State(a2a): State<Arc<A2a>>, headers: HeaderMap) -> Response {
+    let message = "this path does not have this method: see the header Allow";
+    let failure = Failure::new(Reason::InvalidRequest, message);
+    let status = StatusCode::METHOD_NOT_ALLOWED;
+    a2a.door.metrics.http_request(HttpPath::Other, status);
+    let recipient = Recipient::unknown(negotiate::dialect(&headers));
+    json_response(status, failure.render(&recipient))
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, new_id};
+use crate::object::{self, Object};
 
 /// One part of an agent's answer.
 #[derive(Debug, Clone)]
@@ -96,7 +97,7 @@ pub(crate) enum BadMessage {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a message, which is an object")]
+#[serde(rename_all = "camelCase")]
 struct WireMessage<'a> {
     kind: Option<Text>,
     role: Option<Text>,
@@ -118,14 +119,14 @@ struct WireMessage<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "a part, which is an object")]
+#[serde(rename_all = "camelCase")]
 struct WirePart<'a> {
     kind: Option<Text>,
     text: Option<String>,
     /// Also `null`, which is data if there is no other content.
     #[serde(borrow, default, deserialize_with = "present")]
     data: Option<&'a RawValue>,
-    file: Option<WireFile>,
+    file: Option<Object<WireFile>>,
     raw: Option<String>,
     url: Option<String>,
     filename: Option<Text>,
@@ -229,7 +230,7 @@ pub(crate) fn message(
     json: &RawValue,
     sender: Sender,
 ) -> Result<(Message, Addressed<'_>), BadMessage> {
-    let wire: WireMessage<'_> = serde_json::from_str(json.get())
+    let wire: WireMessage<'_> = object::from_slice(json.get().as_bytes())
         .map_err(|error| BadMessage::Unreadable(error.to_string()))?;
     if wire.kind.is_some_and(|kind| kind != "message") {
         return Err(BadMessage::Kind);
@@ -273,7 +274,7 @@ fn parts_of(parts: &[&RawValue], sender: Sender) -> Result<Vec<Part>, BadMessage
     let parts = parts.iter().enumerate();
     parts
         .map(|(index, part)| {
-            let wire: WirePart<'_> = serde_json::from_str(part.get())
+            let wire: WirePart<'_> = object::from_slice(part.get().as_bytes())
                 .map_err(|error| BadMessage::Unreadable(format!("parts[{index}]: {error}")))?;
             if sender == Sender::Client {
                 wire.check(index)?;
@@ -303,7 +304,7 @@ fn part_of(wire: WirePart<'_>, whole: &RawValue) -> Option<Part> {
         Content::Bytes(bytes)
     } else if let Some(url) = wire.url {
         Content::Url(url)
-    } else if let Some(file) = wire.file {
+    } else if let Some(Object(file)) = wire.file {
         filename = filename.or(file.name);
         media_type = media_type.or(file.mime_type);
         match (file.bytes, file.uri) {
@@ -341,7 +342,7 @@ impl WirePart<'_> {
         if self.kind.as_deref().is_some_and(|kind| !known_kind(kind)) {
             return Ok(());
         }
-        let file = self.file.as_ref();
+        let file = self.file.as_ref().map(|Object(file)| file);
         let file_bytes = file.and_then(|file| file.bytes.as_deref());
         let file_uri = file.and_then(|file| file.uri.as_deref());
         let contents = [

@@ -251,6 +251,8 @@ async fn a_task_becomes_progress_and_a_result() {
         json!({ "text": "x", "more": 1 }),
         json!({ "text": "x", "files": [{}] }),
         json!({ "text": "x", "files": [{ "bytes": "aGk!" }] }),
+        json!({ "text": "x", "files": [["aGk=", null, null, null]] }),
+        json!(["x"]),
     ] {
         let refused = result(&servers, path, "plan", wrong).await;
         assert_eq!(refused["isError"], true, "{refused}");

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Failure, Reason};
+use crate::metrics::CallOutcome;
 
 /// The codes of one reason over HTTP.
 struct Row {
@@ -101,6 +102,29 @@ impl Failure {
             Some(data) => failure.detail("data", data),
             None => failure,
         }
+    }
+
+    /// The failure for an error that a bridge has written in place of an attached server; `None` if the agent itself has
+    /// answered. That bridge may not know the dialect of the caller.
+    pub(crate) fn of_bridge(outcome: CallOutcome, response: &[u8]) -> Option<Self> {
+        let reason = match outcome {
+            CallOutcome::Timeout => Reason::Timeout,
+            CallOutcome::Unavailable => Reason::AgentUnavailable,
+            CallOutcome::Failed => Reason::AnswerLost,
+            CallOutcome::Answered | CallOutcome::Cancelled => return None,
+        };
+        let written = Self::of_agent(response);
+        let mut failure = Self::new(reason, written.message);
+        let data = written
+            .details
+            .into_iter()
+            .find(|(name, _)| *name == "data");
+        for name in ["agent", "timeoutMs"] {
+            if let Some(value) = data.as_ref().and_then(|(_, data)| data.get(name)) {
+                failure = failure.detail(name, value.clone());
+            }
+        }
+        Some(failure)
     }
 
     /// The status of the response.

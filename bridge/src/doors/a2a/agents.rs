@@ -20,9 +20,10 @@ use super::shared::{A2a, agent_url};
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::config::AgentCardConfig;
+use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate::{self, Accepts};
-use crate::http::respond::{json_response, refusal};
+use crate::http::respond::{json_response, no_content, refusal};
 use crate::http::sse::{Frame, frames_response};
 use crate::metrics::HttpPath;
 use crate::registry::{Agents, Announcement, Owner};
@@ -36,8 +37,6 @@ pub(super) struct Announced {
     org_id: Option<String>,
     unit_id: Option<String>,
 }
-
-type Refusal = (StatusCode, Failure);
 
 /// The agent in the path, and the query.
 fn path_and_query(
@@ -77,15 +76,12 @@ pub(super) async fn delete(
         Ok((name, query)) => remove(&a2a, name, query, request).await,
         Err(refusal) => Err(refusal),
     };
-    let response = done.map(|()| {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
-        response
-    });
+    let response = done.map(|()| no_content());
     a2a.answered(HttpPath::A2aCards, response, dialect)
 }
 
-fn bad(error: &dyn std::fmt::Display) -> Refusal {
+/// The refusal of a request whose path or query is not valid.
+pub(in crate::doors) fn bad(error: &dyn std::fmt::Display) -> Refusal {
     (
         StatusCode::BAD_REQUEST,
         Failure::bad_params(&error.to_string()),

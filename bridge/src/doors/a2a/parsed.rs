@@ -16,6 +16,7 @@ use serde_path_to_error::Segment;
 use super::form::{Envelope, Form};
 use super::method::{Method, Push};
 use crate::calls::failure::{Failure, POINTER, Reason, Recipient};
+use crate::object::Object;
 
 /// A parsed request.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ const VERSION: &str = "A2A-Version";
 /// The parameters of a request.
 #[derive(Deserialize)]
 struct Params<T> {
-    params: Option<T>,
+    params: Option<Object<T>>,
 }
 
 #[derive(Deserialize)]
@@ -263,8 +264,8 @@ impl ParsedRequest {
     pub(super) fn params<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Failure> {
         let read: Result<Params<T>, _> = serde_json::from_slice(&self.bytes);
         let read = read.map_err(|_| fault::<T>(&self.bytes))?;
-        read.params
-            .ok_or_else(|| Failure::bad_params("params are missing"))
+        let params = read.params.map(|Object(params)| params);
+        params.ok_or_else(|| Failure::bad_params("params are missing"))
     }
 }
 

@@ -16,6 +16,7 @@ use super::webhooks::PushSettings;
 use super::work::{A2aRequest, no_push, not_found};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::door::Door;
+use crate::object;
 use crate::tasks::Task;
 use crate::tasks::push::{Authentication, StoredWebhook, Webhook};
 
@@ -147,7 +148,7 @@ impl A2aRequest<'_> {
             return Ok(None);
         };
         let push = self.a2a.settings.push.as_ref().ok_or_else(no_push)?;
-        let wire: Wire = serde_json::from_str(raw.get())
+        let wire: Wire = object::from_slice(raw.get().as_bytes())
             .map_err(|error| Failure::bad_params(&format!("pushNotificationConfig: {error}")))?;
         let is_1_0 = self.parsed.dialect == Dialect::A2a10;
         push.check(wire, is_1_0).map(Some)

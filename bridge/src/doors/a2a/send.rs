@@ -25,11 +25,14 @@ use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
 use crate::doors::door::Door;
 use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
+use crate::object::Object;
 use crate::shares::Share;
 use crate::state::{ATTENDED, STORED, StateError};
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
-use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
+use crate::tasks::{
+    AgentAnswer, Created, Event, Origin, PageStart, Subscription, Task, plain_part,
+};
 
 /// How much longer a caller without a timeout of its own waits, so that it sees the failure of a silent agent.
 const FAILURE_GRACE: Duration = Duration::from_secs(5);
@@ -40,15 +43,11 @@ struct SendParams<'a> {
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    configuration: Option<Configuration<'a>>,
+    configuration: Option<Object<Configuration<'a>>>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(
-    rename_all = "camelCase",
-    default,
-    expecting = "a configuration, which is an object"
-)]
+#[serde(rename_all = "camelCase", default)]
 struct Configuration<'a> {
     /// In milliseconds. A call reads it from the payload too.
     #[serde(deserialize_with = "crate::count::read")]
@@ -123,7 +122,10 @@ impl A2aRequest<'_> {
         unit: Unit,
     ) -> Result<(CheckedMessage<'_>, Unit), Failure> {
         let params: SendParams<'_> = self.parsed.params()?;
-        let configuration = params.configuration.unwrap_or_default();
+        let configuration = params
+            .configuration
+            .map(|Object(it)| it)
+            .unwrap_or_default();
         configuration.check()?;
         let webhooks = configuration.webhooks();
         let [v1_0, v0_3] = webhooks;
@@ -261,7 +263,8 @@ impl A2aRequest<'_> {
         let settings = &self.a2a.settings;
         let is_active = |task: &Task| !task.status.state.is_at_rest();
         let context = &outbound.context;
-        let (_, active) = settings.tasks.list(Some(context), is_active, (0, 0));
+        let none = (PageStart::Offset(0), 0);
+        let active = settings.tasks.list(Some(context), is_active, none).total;
         let metrics = &self.a2a.door.metrics;
         settings.at_a_time.task(context, active, metrics).map(Some)
     }
@@ -314,6 +317,9 @@ impl A2aRequest<'_> {
             };
             return Ok(match AgentAnswer::of(part) {
                 Some(AgentAnswer::Error(part)) => {
+                    if let Some(failure) = Failure::of_bridge(part.outcome, &part.body) {
+                        return Err(failure);
+                    }
                     FirstPart::Reply(match self.parsed.form().agents_failure(part.body) {
                         (Some(status), body) => Reply::WithStatus(status, body),
                         (None, body) => Reply::Whole(body),

@@ -18,7 +18,7 @@ use crate::doors::rpc::common::{CallOptions, Common, Target};
 use crate::state::Position;
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::AnswerPart;
-use crate::tasks::{AgentAnswer, Event, Subscription, Task};
+use crate::tasks::{AgentAnswer, Event, PageStart, Subscription, Task};
 
 // Clients of A2A 1.0 may use the member names of its `.proto`, such as `history_length`.
 #[derive(Deserialize)]
@@ -64,18 +64,25 @@ const PAGE: (usize, usize) = (50, 100);
 const NOT_CANCELABLE: i64 = -32_002;
 
 /// The filter and page of a task list.
-struct TaskFilter {
-    skip: usize,
+struct TaskFilter<'a> {
+    start: PageStart<'a>,
     size: usize,
     /// Since 1970.
     after: Option<Duration>,
     state: Option<State>,
 }
 
+/// The start of a page from its token, which names the last task of the page before.
+fn after(token: &str) -> Option<PageStart<'_>> {
+    let (changed, id) = token.split_once('-')?;
+    let changed = changed.parse().ok()?;
+    Some(PageStart::After { changed, id })
+}
+
 // === impl TaskFilter ===
 
-impl TaskFilter {
-    fn of(params: &ListParams) -> Result<Self, Failure> {
+impl<'a> TaskFilter<'a> {
+    fn of(params: &'a ListParams) -> Result<Self, Failure> {
         let size = params.page_size.unwrap_or(PAGE.0);
         if !(1..=PAGE.1).contains(&size) {
             return Err(Failure::bad_params(&format!(
@@ -84,9 +91,11 @@ impl TaskFilter {
             )));
         }
         let token = params.page_token.as_ref().filter(|token| !token.is_empty());
-        let skip = token.map_or(Ok(0), |token| token.parse::<usize>());
-        let skip =
-            skip.map_err(|_| Failure::bad_params("pageToken is not from an earlier page"))?;
+        let start = match token {
+            None => PageStart::Offset(0),
+            Some(token) => after(token)
+                .ok_or_else(|| Failure::bad_params("pageToken is not from an earlier page"))?,
+        };
         let after = match &params.status_timestamp_after {
             Some(text) => Some(
                 crate::clock::parse(text)
@@ -105,7 +114,7 @@ impl TaskFilter {
             return Err(Failure::bad_params(message));
         }
         Ok(Self {
-            skip,
+            start,
             size,
             after,
             state: wanted_state,
@@ -142,7 +151,7 @@ impl A2aRequest<'_> {
         })?;
         let params = params.unwrap_or_default();
         let TaskFilter {
-            skip,
+            start,
             size,
             after,
             state: wanted_state,
@@ -153,14 +162,16 @@ impl A2aRequest<'_> {
                 && wanted_state.is_none_or(|state| task.status.state == state)
                 && after.is_none_or(|after| Duration::from_millis(task.changed) >= after)
         };
-        let context = params.context_id.filter(|context| !context.is_empty());
+        let context = params.context_id.as_deref();
+        let context = context.filter(|context| !context.is_empty());
         let tasks = &self.a2a.settings.tasks;
         let latest = tasks.latest().await;
         latest.map_err(|error| self.a2a.door.not_read("tasks", &error))?;
-        let (tasks, total) = tasks.list(context.as_deref(), matches, (skip, size));
+        let page = tasks.list(context, matches, (start, size));
         let has_artifacts = params.include_artifacts.unwrap_or(false);
         let history = params.history_length.or(Some(0));
-        let written: Vec<_> = tasks
+        let written: Vec<_> = page
+            .tasks
             .iter()
             .map(|(id, task)| {
                 WriteContext::task(self.parsed.dialect, id, task).whole(
@@ -170,15 +181,13 @@ impl A2aRequest<'_> {
                 )
             })
             .collect();
-        let reached = skip.saturating_add(written.len());
-        let next = if reached < total {
-            reached.to_string()
-        } else {
-            String::new()
-        };
+        let last = page.tasks.last().filter(|_| page.has_more);
+        let next = last.map_or_else(String::new, |(id, task)| format!("{}-{id}", task.changed));
         Ok(format!(
-            r#"{{"tasks":[{}],"nextPageToken":"{next}","pageSize":{size},"totalSize":{total}}}"#,
-            written.join(",")
+            r#"{{"tasks":[{}],"nextPageToken":{},"pageSize":{size},"totalSize":{}}}"#,
+            written.join(","),
+            Value::from(next),
+            page.total
         ))
     }
 

@@ -11,14 +11,14 @@ use http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::calls::failure::Failure;
 use crate::clock;
-use crate::doors::a2a::{A2a, refusal_of};
+use crate::doors::a2a::{A2a, bad, refusal_of};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate;
-use crate::http::respond::json_response;
+use crate::http::respond::{json_response, no_content};
 use crate::metrics::HttpPath;
+use crate::object;
 use crate::registry::request::Params;
 use crate::registry::{Announcement, AnnouncementError, RequestOrigin};
 
@@ -125,7 +125,7 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
     let renewed = async {
         let _charge = a2a.may_announce(&request)?;
         let body = a2a.door.body(request, a2a.door.largest_body()).await?;
-        let beat: Heartbeat = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
+        let beat: Heartbeat = object::from_slice(&body).map_err(|error| bad(&error))?;
         let claim = claim_of(beat.org_id, beat.unit_id, beat.agent_id)?;
         let registry = &a2a.settings.registry;
         let renewed = registry.renew(&claim).await;
@@ -157,17 +157,4 @@ fn claim_of(
 ) -> Result<Announcement, Refusal> {
     let params = Params::of(org, unit, agent);
     params.claim(RequestOrigin::default()).map_err(refusal_of)
-}
-
-fn no_content() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
-}
-
-fn bad(error: &dyn std::fmt::Display) -> Refusal {
-    (
-        StatusCode::BAD_REQUEST,
-        Failure::bad_params(&error.to_string()),
-    )
 }

@@ -18,19 +18,20 @@ use tokio::time::timeout;
 
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::a2a::{A2a, framed, holding, internal, refusal_of};
+use crate::doors::a2a::{A2a, bad, framed, holding, internal, refusal_of};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
 use crate::http::negotiate;
-use crate::http::respond::{json_response, with_status};
+use crate::http::respond::{json_response, no_content};
 use crate::http::sse::{Frame, LAST_EVENT, frames_response};
 use crate::metrics::HttpPath;
+use crate::object;
 use crate::shares::Share;
 use crate::state::{Lagged, Position};
 use crate::tasks::model::{Content, Part, State as TaskState, new_id};
-use crate::tasks::{Subscription, Task, Tasks};
+use crate::tasks::{PageStart, Subscription, Task, Tasks};
 
 /// A request to create a task.
 #[derive(Debug, Deserialize)]
@@ -90,7 +91,7 @@ pub(super) async fn create(
     let shared = Arc::clone(&a2a);
     let respond = move |common, _head, body: Bytes| async move {
         let Query(CreateQuery { mode }) = query.map_err(|error| bad(&error))?;
-        let request: TaskRequest = serde_json::from_slice(&body).map_err(|error| bad(&error))?;
+        let request: TaskRequest = object::from_slice(&body).map_err(|error| bad(&error))?;
         drop(body);
         created(&shared, common, &request, mode).await
     };
@@ -139,7 +140,7 @@ fn message_of(request: &TaskRequest) -> String {
         _role: String,
     }
     let raw = request.message.get();
-    if serde_json::from_str::<A2aMessage>(raw).is_ok() {
+    if object::from_slice::<A2aMessage>(raw.as_bytes()).is_ok() {
         return raw.to_owned();
     }
     let part = match raw.as_bytes().first() {
@@ -188,15 +189,16 @@ fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
     });
     let state = state.transpose()?;
     let request = |task: &Task| state.is_none_or(|state| state_name(task.status.state) == state);
-    let (found, total) = tasks.list(None, request, (offset, limit));
-    let found: Vec<Value> = found.iter().map(|(id, task)| task_json(id, task)).collect();
+    let page = tasks.list(None, request, (PageStart::Offset(offset), limit));
+    let tasks = page.tasks.iter().map(|(id, task)| task_json(id, task));
+    let tasks: Vec<Value> = tasks.collect();
     let list = json!({
-        "total": total,
-        "count": found.len(),
+        "total": page.total,
+        "count": tasks.len(),
         "limit": limit,
         "offset": offset,
-        "hasMore": offset.saturating_add(found.len()) < total,
-        "tasks": found,
+        "hasMore": page.has_more,
+        "tasks": tasks,
     });
     Ok(document(StatusCode::OK, &list))
 }
@@ -264,7 +266,7 @@ pub(super) async fn follow(
         });
         if is_known && first.status.state.is_terminal() {
             // This stops an `EventSource`, which otherwise reconnects for ever. Source: WHATWG HTML section 9.2.
-            return Ok(with_status(Response::default(), StatusCode::NO_CONTENT));
+            return Ok(no_content());
         }
         let following = Following {
             tasks,
@@ -452,11 +454,4 @@ fn state_name(state: TaskState) -> &'static str {
 
 fn document(status: StatusCode, value: &Value) -> Response {
     json_response(status, Bytes::from(value.to_string()))
-}
-
-fn bad(error: &dyn std::fmt::Display) -> Refusal {
-    (
-        StatusCode::BAD_REQUEST,
-        Failure::bad_params(&error.to_string()),
-    )
 }

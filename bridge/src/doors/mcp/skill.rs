@@ -26,6 +26,7 @@ use super::state::Mcp;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
+use crate::object::{self, Object};
 use crate::registry::queries::AgentQuery;
 use crate::results::Skill;
 use crate::tasks::model::new_id;
@@ -33,13 +34,13 @@ use crate::tasks::read::is_base64;
 
 /// The arguments of a tool.
 #[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Arguments<'a> {
     text: String,
     #[serde(default, borrow)]
     data: Option<&'a RawValue>,
     #[serde(default)]
-    files: Vec<File>,
+    files: Vec<Object<File>>,
     #[serde(default)]
     context_id: Option<Text>,
     #[serde(default)]
@@ -104,9 +105,9 @@ impl<'a> Arguments<'a> {
     /// What is wrong with them.
     fn read(arguments: Option<&'a RawValue>) -> Result<Self, String> {
         let arguments = arguments.map_or("{}", RawValue::get);
-        let arguments: Self =
-            serde_json::from_str(arguments).map_err(|error| format!("the arguments: {error}"))?;
-        for (index, file) in arguments.files.iter().enumerate() {
+        let arguments: Self = object::from_slice(arguments.as_bytes())
+            .map_err(|error| format!("the arguments: {error}"))?;
+        for (index, Object(file)) in arguments.files.iter().enumerate() {
             if file.bytes.is_some() == file.uri.is_some() {
                 return Err(format!(
                     "files[{index}] must have either bytes or uri, not both"
@@ -302,7 +303,10 @@ impl McpRequest<'_> {
             text: &arguments.text,
         };
         let data = arguments.data.map(|data| Part::Data { data });
-        let files = arguments.files.iter().map(|file| Part::File { file });
+        let files = arguments
+            .files
+            .iter()
+            .map(|Object(file)| Part::File { file });
         let bad = |error: serde_json::Error| Failure::bad_params(&error.to_string());
         let id: &RawValue = serde_json::from_str(self.recipient.id()).map_err(bad)?;
         let sent = Sent {
