@@ -6,8 +6,8 @@
 //! ```
 //!
 //! [`Config::load`] is the entry point. It reports all problems together, each with its path, its line, and the fix.
-//! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`) are generated from the
-//! structs of this module.
+//! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`) are generated from the structs of this
+//! module.
 
 mod agents;
 mod attach;

@@ -8,7 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A JSON object that is read into `T`. A struct with a derived `Deserialize` also accepts an array, whose elements are
-/// its members by position.
+/// its members by position; this type refuses such an array.
 #[derive(Debug)]
 pub(crate) struct Object<T>(pub(crate) T);
 

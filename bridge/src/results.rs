@@ -229,11 +229,12 @@ impl Results {
         if let Err(error) = self.append(key, &renewed, UNATTENDED).await
             && let Some(suppressed) = self.unrenewed.allow()
         {
-            tracing::warn!(%error, suppressed, "a claim was not renewed: if this lasts 20 s, another replica reports the answer as lost");
+            tracing::warn!(%call, %error, suppressed, "the claim of an idempotency key was not renewed: if this lasts for 20 s or more, another replica may report the answer as lost");
         }
     }
 
-    /// Renews the claim of a call of another replica, which may have stopped: its agent is sending parts.
+    /// Renews the claim of another replica's call, because the agent is still sending parts and that replica may have
+    /// stopped.
     fn renew_for(self: &Arc<Self>, key: &Text, call: CallId) {
         let (results, key, call) = (Arc::clone(self), key.clone(), Text::from(call.to_string()));
         self.feeds
@@ -267,8 +268,8 @@ impl Results {
     }
 
     /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its
-    /// answer. If no replica renews the claim any more, and the time for the next part of the answer is over, the answer is
-    /// recorded as lost.
+    /// answer. If no replica renews the claim any more, and the agent has been silent for longer than it may be, the answer
+    /// is recorded as lost.
     pub(crate) async fn until_settled(&self, key: &str, call: &Text) {
         let running = |entries: &Entries<Entry>| {
             claimed(entries, key)
@@ -887,7 +888,7 @@ mod tests {
         );
     }
 
-    /// The agent may take this long for a part, and ten times as long for all.
+    /// The agent may take this long for a part, and ten times as long for the whole answer.
     const FOR_A_PART: Duration = Duration::from_secs(60);
 
     fn opened_with(key: &str) -> OpenedCall {
@@ -908,7 +909,7 @@ mod tests {
         }
     }
 
-    /// Another replica may still receive its answer, but not when the agent has been silent for too long.
+    /// The answer is waited for while another replica may receive it, but not once the agent has been silent for too long.
     #[tokio::test(start_paused = true)]
     async fn the_answer_of_a_silent_agent_is_lost_after_the_time_for_a_part() {
         let log = MemoryLog::new(RESULTS, 1 << 20);

@@ -130,8 +130,8 @@ const BEHIND: usize = 256;
 pub(crate) enum PageStart<'a> {
     /// After this many tasks.
     Offset(usize),
-    /// After the task with this id, which last changed at this time, in milliseconds since 1970. Tasks that leave or enter
-    /// the list meanwhile move no others.
+    /// After the task with this id, which last changed at this time, in milliseconds since 1970. Tasks that enter or leave
+    /// the list between two pages do not shift the rest.
     After { changed: u64, id: &'a str },
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Page {
     pub(crate) tasks: Vec<(Text, Task)>,
     /// How many tasks the whole list has.
     pub(crate) total: usize,
-    /// Whether tasks follow.
+    /// Whether more tasks follow this page.
     pub(crate) has_more: bool,
 }
 

@@ -4,8 +4,8 @@
 //! bytes ── Splitter ──> line ── decode ──> Message { Header, Body } ── Display ──> line
 //! ```
 //!
-//! A [`Message`] is typed, for endpoints; [`CallMatcher`] finds the call that it answers. The bridge does not need it for
-//! messages that pass through: their bytes stay unchanged, and their type string identifies them
+//! A [`Message`] is typed, for endpoints; [`CallMatcher`] finds the call that it answers. The bridge parses
+//! neither for messages that pass through: their bytes stay unchanged, and their type string identifies them
 //! ([`a2abus_plugin::protocol::a2e_message`]).
 //!
 //! Source: docs/protocols/a2e-messages.md.

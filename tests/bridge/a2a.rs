@@ -387,7 +387,7 @@ async fn an_invalid_number_is_refused_with_a_clear_message() {
         let pointer = error["data"]["pointer"].as_str().unwrap();
         assert!(pointer.starts_with("/params/configuration/"), "{error}");
     }
-    // The members of an object have names.
+    // An array in place of an object is refused.
     let mut listed = message.clone();
     listed["parts"] = json!([{ "kind": "file", "file": ["aGk=", null, null, null] }]);
     for params in [

@@ -1151,7 +1151,7 @@ async fn tasks_are_listed_the_last_changed_first() {
     assert_eq!(page["tasks"][0].get("artifacts"), None);
     let next =
         json!({ "pageSize": 2, "pageToken": page["nextPageToken"], "includeArtifacts": true });
-    // A task that is new, and one that has left the list, move no other out of the next page.
+    // A new task does not shift the next page.
     let waiting = json!({ "status": "TASK_STATE_COMPLETED", "pageSize": 1 });
     let mut more = waiting.clone();
     let first = bus.ask_1_0("ListTasks", waiting).await["result"].clone();

@@ -72,7 +72,7 @@ struct Agent {
     /// The reply address of each request, and the reply id.
     requests: Mutex<Vec<(Address, String)>>,
     cancels: AtomicUsize,
-    /// How many parts it has sent to who asks for a slow answer.
+    /// How many parts it has sent to requesters of a slow answer.
     drops: AtomicUsize,
     is_let: watch::Sender<bool>,
 }
@@ -593,8 +593,8 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
     );
 }
 
-/// While an agent sends parts, its answer is waited for after the death of the replica. A silent agent's answer is lost
-/// after `calls.timeout`, not only after `calls.stream_timeout`.
+/// After the death of a replica, another one waits for an answer while the agent sends parts. A silent agent's answer is
+/// lost after `calls.timeout`, not only after `calls.stream_timeout`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_whose_replica_was_killed_is_lost_once_its_agent_is_silent() {
     let short = |config: String| config.replace("max_timeout: 60s", "timeout: 5s");

@@ -504,7 +504,9 @@ fn a_workflow_binding_says_whose_permissions_requests_have() {
     );
     check(
         ", run_as: a, trusts: [sourceagent]",
-        &["f:2:74: bindings[0].run_as: contradicts trusts: [sourceagent]: write one of the two"],
+        &[
+            "f:2:74: bindings[0].run_as: cannot be combined with trusts: [sourceagent]: keep one of them",
+        ],
     );
 }
 

@@ -49,7 +49,8 @@ pub(crate) fn router(a2a: &Arc<A2a>) -> Router {
 
 /// The response to a method that a path does not have. The router adds `Allow`.
 async fn wrong_method(State(a2a): State<Arc<A2a>>, headers: HeaderMap) -> Response {
-    let message = "this path does not have this method: see the header Allow";
+    let message =
+        "this path does not support this method; the header Allow lists those that it does";
     let failure = Failure::new(Reason::InvalidRequest, message);
     let status = StatusCode::METHOD_NOT_ALLOWED;
     a2a.door.metrics.http_request(HttpPath::Other, status);

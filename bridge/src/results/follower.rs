@@ -332,7 +332,7 @@ impl Follower {
         if is_taken && !(is_whole && has_key) {
             return DueAction::end_if(is_whole || is_late);
         }
-        // Its parts are not in the log yet, so nothing else shows that the agent is working on it.
+        // The parts are not in the log yet: only a renewal tells other replicas that the agent is still working.
         if let Some(key) = key.filter(|_| in_task.is_none() && buffer.needs_renewal(now)) {
             return DueAction::Renew(key);
         }
@@ -358,7 +358,7 @@ impl Follower {
     /// Whether to follow a call. `is_of_before` is whether it was recorded before this replica started to read.
     fn follows(&self, call: CallId, opened: &OpenedCall, is_of_before: bool) -> bool {
         if is_of_before {
-            // Some of its parts may have arrived before.
+            // Some of its parts may have arrived before this replica began to read.
             return !opened.streamed;
         }
         !self.calls.channels().is_ours(call)
@@ -526,7 +526,8 @@ impl AnswerBuffer {
         self.parts.last().is_some_and(|part| part.last)
     }
 
-    /// Whether parts have arrived since the claim was renewed, and that was long ago. It then counts as renewed.
+    /// Whether new parts have arrived and the last renewal was at least [`RENEWAL`] ago. If so, the claim counts as renewed
+    /// now.
     fn needs_renewal(&mut self, now: Instant) -> bool {
         let (count, at) = self.renewed;
         let needs = self.count() > count && now >= at + RENEWAL && !self.is_whole();

@@ -104,8 +104,8 @@ impl Failure {
         }
     }
 
-    /// The failure for an error that a bridge has written in place of an attached server; `None` if the agent itself has
-    /// answered. That bridge may not know the dialect of the caller.
+    /// The failure for an error that a bridge has written in place of an attached server, which is written again because
+    /// that bridge may not know the caller's dialect. `None` for all other outcomes.
     pub(crate) fn of_bridge(outcome: CallOutcome, response: &[u8]) -> Option<Self> {
         let reason = match outcome {
             CallOutcome::Timeout => Reason::Timeout,

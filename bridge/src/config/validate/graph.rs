@@ -299,7 +299,8 @@ fn value<'w>(shape: &str, pattern: &'w str) -> Option<&'w str> {
     (!rest.is_empty()).then_some(rest)
 }
 
-/// Whether the words of a shape before its first value can be those of the filter. A value may be several words.
+/// Whether the words of a shape before its first value can be those of the filter. The rest is not compared, because a
+/// value may be several words.
 fn may_begin(shape: &str, filter: &TopicFilter) -> bool {
     let words = shape.split('.').take_while(|word| !word.contains(VALUE));
     let mut pattern = filter.as_str().split('.');

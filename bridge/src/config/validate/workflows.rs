@@ -151,7 +151,7 @@ fn permissions(checker: &mut Checker<'_>, path: &ValuePath, binding: &BindingCon
     let believes = binding.trusts.contains(&Claim::SourceAgent);
     if binding.run_as.is_some() == believes {
         let message = match believes {
-            true => "contradicts trusts: [sourceagent]: write one of the two",
+            true => "cannot be combined with trusts: [sourceagent]: keep one of them",
             false => {
                 "is missing: write the agent with whose permissions all requests run, or trusts: [sourceagent] if every writer of the topics may act for any agent"
             }

@@ -80,7 +80,7 @@ pub(super) async fn delete(
     a2a.answered(HttpPath::A2aCards, response, dialect)
 }
 
-/// The refusal of a request whose path or query is not valid.
+/// The refusal of a request whose path, query or body is not valid.
 pub(in crate::doors) fn bad(error: &dyn std::fmt::Display) -> Refusal {
     (
         StatusCode::BAD_REQUEST,

@@ -114,7 +114,8 @@ impl Mcp {
         let lists = LISTS.into_iter().filter(|list| profile.has(list));
         let mut notifications = self.notifications(agent.clone(), lists.collect(), None);
         notifications.stream = Some(stream);
-        // Only clients of 2024-11-05 open a stream without a session. The AI SDK names a newer revision even so.
+        // A client without a session is one of 2024-11-05, whatever revision it names: on this transport the AI SDK
+        // names a newer one.
         if let Some(session) = session {
             notifications.resources = Some(self.watched_by(&session, agent));
             return Ok(frames_response(notifications.frames(), budget));
