@@ -35,7 +35,7 @@ use crate::tasks::{
 };
 
 /// How much longer a caller without a timeout of its own waits, so that it sees the failure of a silent agent.
-const FAILURE_GRACE: Duration = Duration::from_secs(5);
+const FAILURE_GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
