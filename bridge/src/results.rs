@@ -896,16 +896,10 @@ mod tests {
         OpenedCall {
             key: Some(key.into()),
             task: None,
-            session: None,
-            skill: None,
-            token: None,
-            id: "1".into(),
-            progress: None,
-            streamed: true,
-            agent: "weather".into(),
             until: clock::milliseconds(now + 10 * FOR_A_PART),
             began: clock::milliseconds(now),
             part_timeout: Some(clock::whole_milliseconds(FOR_A_PART)),
+            ..OpenedCall::sample()
         }
     }
 

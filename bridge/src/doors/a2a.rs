@@ -40,7 +40,7 @@ mod webhooks;
 mod work;
 mod write;
 
-pub(in crate::doors) use self::agents::{bad, refusal_of};
+pub(in crate::doors) use self::agents::{bad_request, refusal_of};
 pub(crate) use self::deliver::Deliveries;
 pub(crate) use self::limits::Limits;
 pub(in crate::doors) use self::limits::holding;

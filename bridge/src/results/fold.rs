@@ -478,6 +478,27 @@ impl ClaimedKey {
 }
 
 #[cfg(test)]
+impl OpenedCall {
+    /// A streamed call for a task.
+    pub(super) fn sample() -> Self {
+        Self {
+            key: None,
+            task: Some("t".into()),
+            session: None,
+            skill: None,
+            token: None,
+            id: "1".into(),
+            progress: None,
+            streamed: true,
+            agent: "weather".into(),
+            until: 1,
+            began: 0,
+            part_timeout: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -533,20 +554,7 @@ mod tests {
     }
 
     fn opened() -> Event {
-        Event::Opened(Box::new(OpenedCall {
-            key: None,
-            task: Some("t".into()),
-            session: None,
-            skill: None,
-            token: None,
-            id: "1".into(),
-            progress: None,
-            streamed: true,
-            agent: "weather".into(),
-            until: 1,
-            began: 0,
-            part_timeout: None,
-        }))
+        Event::Opened(Box::new(OpenedCall::sample()))
     }
 
     fn part(index: usize, last: bool) -> Event {

@@ -43,8 +43,8 @@ fn path_and_query(
     name: Result<Path<String>, PathRejection>,
     query: Result<Query<Announced>, QueryRejection>,
 ) -> Result<(String, Announced), Refusal> {
-    let Path(name) = name.map_err(|error| bad(&error))?;
-    let Query(query) = query.map_err(|error| bad(&error))?;
+    let Path(name) = name.map_err(|error| bad_request(&error))?;
+    let Query(query) = query.map_err(|error| bad_request(&error))?;
     Ok((name, query))
 }
 
@@ -81,7 +81,7 @@ pub(super) async fn delete(
 }
 
 /// The refusal of a request whose path, query or body is not valid.
-pub(in crate::doors) fn bad(error: &dyn std::fmt::Display) -> Refusal {
+pub(in crate::doors) fn bad_request(error: &dyn std::fmt::Display) -> Refusal {
     (
         StatusCode::BAD_REQUEST,
         Failure::bad_params(&error.to_string()),
@@ -158,9 +158,10 @@ impl Announced {
     fn claim(self, name: String) -> Result<Announcement, Refusal> {
         let lease = self.lease.map(|text| humantime::parse_duration(&text));
         let lease = lease.transpose();
-        let lease = lease.map_err(|_| bad(&"lease must be a duration such as 90s, 10m or 24h"))?;
+        let lease =
+            lease.map_err(|_| bad_request(&"lease must be a duration such as 90s, 10m or 24h"))?;
         if lease == Some(Duration::ZERO) {
-            return Err(bad(&"lease must be longer than 0"));
+            return Err(bad_request(&"lease must be longer than 0"));
         }
         Ok(Announcement {
             agent: Some(name.into()),

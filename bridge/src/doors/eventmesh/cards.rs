@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::clock;
-use crate::doors::a2a::{A2a, bad, refusal_of};
+use crate::doors::a2a::{A2a, bad_request, refusal_of};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate;
@@ -44,7 +44,7 @@ pub(super) async fn list(
 ) -> Response {
     let listed = || {
         let _charge = admit(&a2a, &request)?;
-        let Query(mut params) = query.map_err(|error| bad(&error))?;
+        let Query(mut params) = query.map_err(|error| bad_request(&error))?;
         // An unescaped plus sign is decoded as a space in a query.
         for segment in [
             &mut params.org_id,
@@ -125,7 +125,7 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
     let renewed = async {
         let _charge = a2a.may_announce(&request)?;
         let body = a2a.door.body(request, a2a.door.largest_body()).await?;
-        let beat: Heartbeat = object::from_slice(&body).map_err(|error| bad(&error))?;
+        let beat: Heartbeat = object::from_slice(&body).map_err(|error| bad_request(&error))?;
         let claim = claim_of(beat.org_id, beat.unit_id, beat.agent_id)?;
         let registry = &a2a.settings.registry;
         let renewed = registry.renew(&claim).await;
@@ -146,7 +146,7 @@ fn admit(a2a: &A2a, request: &Request<Body>) -> Result<crate::budget::Charge, Re
 }
 
 fn claim(segments: Segments) -> Result<Announcement, Refusal> {
-    let Path((org, unit, agent)) = segments.map_err(|error| bad(&error))?;
+    let Path((org, unit, agent)) = segments.map_err(|error| bad_request(&error))?;
     claim_of(Some(org), Some(unit), agent)
 }
 

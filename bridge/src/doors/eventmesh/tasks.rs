@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::a2a::{A2a, bad, framed, holding, internal, refusal_of};
+use crate::doors::a2a::{A2a, bad_request, framed, holding, internal, refusal_of};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
@@ -90,8 +90,9 @@ pub(super) async fn create(
 ) -> Response {
     let shared = Arc::clone(&a2a);
     let respond = move |common, _head, body: Bytes| async move {
-        let Query(CreateQuery { mode }) = query.map_err(|error| bad(&error))?;
-        let request: TaskRequest = object::from_slice(&body).map_err(|error| bad(&error))?;
+        let Query(CreateQuery { mode }) = query.map_err(|error| bad_request(&error))?;
+        let request: TaskRequest =
+            object::from_slice(&body).map_err(|error| bad_request(&error))?;
         drop(body);
         created(&shared, common, &request, mode).await
     };
@@ -166,7 +167,7 @@ pub(super) async fn list(
     let admitted = admit(&a2a, &request);
     let listed = async {
         let _held = admitted?;
-        let Query(list) = query.map_err(|error| bad(&error))?;
+        let Query(list) = query.map_err(|error| bad_request(&error))?;
         let latest = a2a.settings.tasks.latest().await;
         latest.map_err(|error| refusal_of(a2a.door.not_read("tasks", &error)))?;
         listed(&a2a.settings.tasks, &list)
@@ -178,11 +179,11 @@ pub(super) async fn list(
 fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
     let (limit, offset) = (list.limit.unwrap_or(PAGE.0), list.offset.unwrap_or(0));
     if !(1..=PAGE.1).contains(&limit) {
-        return Err(bad(&format!("limit must be 1 to {}", PAGE.1)));
+        return Err(bad_request(&format!("limit must be 1 to {}", PAGE.1)));
     }
     let state = list.state.as_deref().filter(|state| !state.is_empty());
     let state = state.map(|name| match TaskState::read(name) {
-        TaskState::Unknown => Err(bad(
+        TaskState::Unknown => Err(bad_request(
             &"state must be SUBMITTED, WORKING, COMPLETED, FAILED or CANCELLED",
         )),
         state => Ok(state_name(state)),
@@ -230,7 +231,7 @@ pub(super) async fn wait(
     let admitted = admit(&a2a, &request);
     let waited = async {
         let _held = admitted?;
-        let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad(&error))?;
+        let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad_request(&error))?;
         let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
         match timeout(max_wait, a2a.settings.tasks.at_rest(&id)).await {
@@ -352,7 +353,7 @@ async fn task(
     a2a: &A2a,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<(Text, Task), Refusal> {
-    let Path(name) = name.map_err(|error| bad(&error))?;
+    let Path(name) = name.map_err(|error| bad_request(&error))?;
     let task = a2a.settings.tasks.find(&name).await;
     let task = task.map_err(|error| refusal_of(a2a.door.not_read("tasks", &error)))?;
     let task = task.ok_or_else(|| refusal_of(not_found(&name)))?;
