@@ -31,6 +31,7 @@ mod replies;
 mod server;
 mod serving;
 mod session;
+mod tool_call;
 mod version;
 mod watched;
 mod web;

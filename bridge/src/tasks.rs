@@ -13,6 +13,7 @@ pub(crate) mod fold;
 pub(crate) mod model;
 pub(crate) mod push;
 pub(crate) mod read;
+pub(crate) mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -129,6 +129,139 @@ async fn an_attached_program_is_an_agent_on_every_interface() {
     attached.end().await;
 }
 
+/// A message of A2A 0.3 with this part, or of 1.0.
+fn message(method: &str, part: &Value, skill: Option<&str>) -> Value {
+    let (role, kind) = match method {
+        "SendMessage" => ("ROLE_USER", Value::Null),
+        _ => ("user", "message".into()),
+    };
+    let mut message =
+        json!({ "role": role, "messageId": "m", "contextId": "c", "parts": [part], "kind": kind });
+    if let Some(skill) = skill {
+        message["metadata"] = json!({ "skillId": skill });
+    }
+    if kind.is_null() {
+        message.as_object_mut().unwrap().remove("kind");
+    }
+    json!({ "jsonrpc": "2.0", "id": "m-1", "method": method, "params": { "message": message } })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a2a_calls_a_tool_and_its_result_is_the_answer() {
+    let attached = Attached::open("").await;
+    let ask = async |path: &str, body: &Value| -> Value {
+        serde_json::from_str(&attached.post(path, body).await).unwrap()
+    };
+    let (a2a, rpc) = ("/a2a/agents/fixture", "/rpc/fixture");
+    let named = json!({ "tool": "echo", "arguments": { "a": 1 } });
+    let old = message(
+        "message/send",
+        &json!({ "kind": "data", "data": named }),
+        None,
+    );
+    let new = message("SendMessage", &json!({ "data": named }), None);
+    let text = json!({ "kind": "text", "text": "hello" });
+    let upper = message("message/send", &text, Some("upper"));
+    let given = json!({ "kind": "data", "data": { "a": 1 } });
+    let given = message("message/send", &given, Some("echo"));
+    for path in [a2a, rpc] {
+        for (body, expected) in [
+            (&old, r#"{"a": 1}"#),
+            (&upper, "HELLO"),
+            (&given, r#"{"a": 1}"#),
+        ] {
+            let answer = ask(path, body).await;
+            let result = &answer["result"];
+            assert_eq!(result["kind"], "message", "{path}: {answer}");
+            assert_eq!(result["parts"][0]["text"], expected, "{path}: {answer}");
+            assert_eq!(result["contextId"], "c", "{path}: {answer}");
+            assert_eq!(answer["id"], "m-1", "{path}: {answer}");
+        }
+    }
+    let sent = attached.front.to(a2a, new.to_string());
+    let sent = sent
+        .header("content-type", "application/json")
+        .header("a2a-version", "1.0");
+    let answer: Value = sent.send().await.unwrap().json().await.unwrap();
+    let result = &answer["result"]["message"];
+    assert_eq!(
+        result["parts"],
+        json!([{ "text": r#"{"a": 1}"# }]),
+        "{answer}"
+    );
+    assert_eq!(result["role"], "ROLE_AGENT", "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_content_of_a_tool_becomes_a_part_and_a_failure_a_failed_task() {
+    let attached = Attached::open("").await;
+    let run = async |tool: &str| -> String {
+        let part = json!({ "kind": "data", "data": { "tool": tool } });
+        let body = message("message/send", &part, None);
+        attached.post("/a2a/agents/fixture", &body).await
+    };
+    let rich = run("rich").await;
+    // The bytes of data stay as they are.
+    assert!(rich.contains(r#"{"n": 12345678901234567890123}"#), "{rich}");
+    let rich: Value = serde_json::from_str(&rich).unwrap();
+    let parts = rich["result"]["parts"].as_array().unwrap();
+    let kinds: Vec<_> = parts
+        .iter()
+        .map(|part| part["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        ["file", "file", "text", "file", "data", "data"],
+        "{rich}"
+    );
+    assert_eq!(
+        parts[0]["file"],
+        json!({ "bytes": "aGk=", "mimeType": "image/png" })
+    );
+    let link = json!({ "uri": "https://a.example/b", "name": "b", "mimeType": "text/csv" });
+    assert_eq!(parts[1]["file"], link);
+    assert_eq!(parts[2]["text"], "<p>");
+    assert_eq!(parts[4]["data"]["depth"], 3);
+    let refused: Value = serde_json::from_str(&run("refuse").await).unwrap();
+    let status = &refused["result"]["status"];
+    assert_eq!(status["state"], "failed", "{refused}");
+    assert_eq!(status["message"]["parts"][0]["text"], "no", "{refused}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_without_a_tool_gets_the_names_of_all() {
+    let attached = Attached::open("").await;
+    let text = json!({ "kind": "text", "text": "hello" });
+    let unknown = json!({ "kind": "data", "data": { "tool": "tides" } });
+    for (part, skill, expected) in [
+        (&text, None, "the message names no tool"),
+        (&unknown, None, "there is no tool \"tides\""),
+        (&text, Some("tides"), "there is no tool \"tides\""),
+        (
+            &text,
+            Some("echo"),
+            "the tool \"echo\" does not take a text",
+        ),
+    ] {
+        let body = message("message/send", part, skill);
+        let answer = attached.post("/a2a/agents/fixture", &body).await;
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!(answer["error"]["code"], -32_602, "{answer}");
+        let why = answer["error"]["message"].as_str().unwrap();
+        assert!(why.contains(expected), "{answer}");
+        assert!(
+            skill == Some("echo") || why.contains("again, ask, close"),
+            "{answer}"
+        );
+    }
+    let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": "t" } });
+    let answer = attached.post("/rpc/fixture", &get).await;
+    assert!(answer.contains("which has no tasks"), "{answer}");
+    attached.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_but_the_id_of_an_answer_changes() {
     let attached = Attached::open("").await;

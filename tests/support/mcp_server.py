@@ -56,7 +56,15 @@ TOOLS = [
     tool("echo", readOnlyHint=True),
     tool("again", idempotentHint=True),
     *map(tool, ["env", "effect", "hang", "crash", "progress", "garbage", "shout", "exact"]),
-    *map(tool, ["ask", "linger", "poke", "close", "processes", "variable", "meta"]),
+    *map(tool, ["ask", "linger", "poke", "close", "processes", "variable", "meta", "rich", "refuse"]),
+    {
+        "name": "upper",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "times": {"type": "integer"}},
+            "required": ["text"],
+        },
+    },
 ]
 
 
@@ -68,6 +76,22 @@ def call(number, params):
     name, arguments = params["name"], params.get("arguments", {})
     if name == "echo":
         return text(json.dumps(arguments))
+    if name == "upper":
+        return text(arguments["text"].upper())
+    if name == "refuse":
+        return {**text("no"), "isError": True}
+    if name == "rich":
+        page = {"uri": "file:///a", "mimeType": "text/html", "text": "<p>"}
+        return {
+            "content": [
+                {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+                {"type": "resource_link", "uri": "https://a.example/b", "name": "b", "mimeType": "text/csv"},
+                {"type": "resource", "resource": page},
+                {"type": "resource", "resource": {"uri": "file:///c", "blob": "aGk="}},
+                {"type": "hologram", "depth": 3},
+            ],
+            "structuredContent": {"n": 12345678901234567890123},
+        }
     if name == "env":
         return text(" ".join(sorted(os.environ)) + " " + os.getcwd())
     if name == "meta":

@@ -219,6 +219,11 @@ impl Request {
         }
     }
 
+    /// Whether it is the call of a tool that an A2A message stands for.
+    pub(super) fn stands_for_message(&self) -> bool {
+        self.is_a2a() && self.method == "tools/call"
+    }
+
     /// Whether it may be executed twice. `is_safe` says whether a tool may be called twice.
     pub(super) fn is_repeatable(
         &self,

@@ -1,11 +1,13 @@
 //! The card of an attached agent, from its server's description of itself.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::tool_call::ToolUse;
 use crate::config::{AgentCardConfig, ListVersions, SkillConfig};
 use crate::registry::card::{LeftOut, TWICE};
 
@@ -19,6 +21,16 @@ pub(super) struct Tool {
     description: Option<String>,
     #[serde(default)]
     annotations: Annotations,
+    #[serde(rename = "inputSchema", default)]
+    input: InputSchema,
+}
+
+/// The members of the schema of a tool's arguments that the bridge reads.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct InputSchema {
+    required: Vec<String>,
+    properties: HashMap<String, Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -62,9 +74,20 @@ const TOO_MANY: &str = "comes after 1000 other tools";
 // === impl Tool ===
 
 impl Tool {
-    /// Whether it is safe to call it twice.
-    pub(super) fn is_repeatable(&self) -> bool {
-        self.annotations.reads || self.annotations.is_idempotent
+    /// How it may be called.
+    pub(super) fn used(&self) -> ToolUse {
+        let schema = &self.input;
+        let text = match &schema.required[..] {
+            [only] => schema
+                .properties
+                .get(only)
+                .filter(|it| it["type"] == "string"),
+            _ => None,
+        };
+        ToolUse {
+            is_repeatable: self.annotations.reads || self.annotations.is_idempotent,
+            text: text.and(schema.required.first().cloned()),
+        }
     }
 
     fn skill(self) -> SkillConfig {
@@ -158,7 +181,7 @@ mod tests {
             {"name":"read","title":"Read","description":"Reads.","annotations":{"readOnlyHint":true}},
             {"name":"write","inputSchema":{}}, {"name":" "}, {"name":"read"}, {"name":"a\u0000"}]"#;
         let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
-        assert!(tools[0].is_repeatable() && !tools[1].is_repeatable());
+        assert!(tools[0].used().is_repeatable && !tools[1].used().is_repeatable);
         let (card, left_out) = of_tools(&"f".into(), (&profile, ListVersions::default()), tools);
         assert_eq!(card.description, "The MCP server files.");
         assert_eq!(card.version, "2.1");

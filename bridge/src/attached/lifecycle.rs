@@ -1,10 +1,8 @@
 //! Whether an attached MCP server is up, and its description of itself.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use a2abus_plugin::Text;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
@@ -213,7 +211,7 @@ impl Lifecycle {
         }
     }
 
-    /// Reads the server's tools and which of them are safe to call twice, and describes the server. A server that does
+    /// Reads the server's tools and how they may be called, and describes the server. A server that does
     /// not list its tools is up all the same; then there is no description.
     async fn refresh_tools(&self, link: &Arc<Link>, profile: &RawValue) -> Option<AgentCardConfig> {
         #[derive(Default, Deserialize)]
@@ -227,9 +225,10 @@ impl Lifecycle {
         let tools: Vec<card::Tool> = pages
             .flat_map(|page| Result::<Page, _>::unwrap_or_default(page).tools)
             .collect();
-        let safe = tools.iter().filter(|tool| tool.is_repeatable());
-        let safe: HashSet<Text> = safe.map(|tool| tool.name.as_str().into()).collect();
-        link.set_repeatable(safe);
+        let uses = tools
+            .iter()
+            .map(|tool| (tool.name.as_str().into(), tool.used()));
+        link.set_tools(uses.collect());
         let profile = (profile, self.versions());
         let (card, left_out) = card::of_tools(&self.log.agent, profile, tools);
         self.log.leaves_out(&left_out);

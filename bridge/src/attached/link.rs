@@ -22,6 +22,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::ask::Request;
+use super::tool_call::{ToolCall, Tools};
 use super::watched::Watched;
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
@@ -33,8 +35,8 @@ use crate::registry::card::LeftOut;
 pub(super) struct Link {
     input: mpsc::Sender<Line>,
     open: Mutex<Open>,
-    /// Tools that are safe to call twice.
-    repeatable: Mutex<HashSet<Text>>,
+    /// The server's tools.
+    tools: Mutex<Tools>,
     /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
     lists_changed: Notify,
@@ -254,7 +256,7 @@ impl Link {
         Self {
             input,
             open: Mutex::default(),
-            repeatable: Mutex::default(),
+            tools: Mutex::default(),
             is_single,
             lists_changed: Notify::new(),
             watched,
@@ -595,14 +597,23 @@ impl Link {
         self.lists_changed.notified().await;
     }
 
-    /// Sets the tools that are safe to call twice.
-    pub(super) fn set_repeatable(&self, tools: HashSet<Text>) {
-        *lock(&self.repeatable) = tools;
+    /// Sets the server's tools.
+    pub(super) fn set_tools(&self, tools: Tools) {
+        *lock(&self.tools) = tools;
     }
 
     /// Whether a tool is safe to call twice.
     pub(super) fn is_repeatable(&self, tool: &str) -> bool {
-        lock(&self.repeatable).contains(tool)
+        let tools = lock(&self.tools);
+        tools.get(tool).is_some_and(|tool| tool.is_repeatable)
+    }
+
+    /// The call of a tool that an A2A request stands for.
+    ///
+    /// # Errors
+    /// See [`ToolCall::of`].
+    pub(super) fn tool_call(&self, request: &Request) -> Result<ToolCall, Failure> {
+        ToolCall::of(request, &lock(&self.tools))
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {

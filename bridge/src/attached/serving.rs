@@ -112,6 +112,7 @@ impl AttachedBinding {
     ) -> Answer {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
         let until = deadlines.next();
+        let mut tool_call = None;
         let is_repeatable = match &*self.upstream {
             Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Upstream::Mcp(server) => {
@@ -119,21 +120,30 @@ impl AttachedBinding {
                     Ok(up) => up,
                     Err(answer) => return answer,
                 };
-                if request.is_a2a() {
-                    return failed(Failure::new(failure::Reason::Unsupported, NO_A2A));
-                }
                 if request.method == "initialize" {
                     return Answer::from(jsonrpc::result(&request.id, up.profile.get()));
                 }
+                if request.is_a2a() {
+                    match up.link.tool_call(request) {
+                        Ok(call) => tool_call = Some(call),
+                        Err(failure) => return failed(failure),
+                    }
+                }
+                let request = tool_call.as_ref().map_or(request, |call| &call.request);
                 request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
             }
         };
-        match claim.filter(|_| !is_repeatable) {
+        let request = tool_call.as_ref().map_or(request, |call| &call.request);
+        let answer = match claim.filter(|_| !is_repeatable) {
             Some((key, claim)) => self.once(request, (key, claim), deadlines).await,
             None => match timeout_at(until, self.turns.acquire()).await {
                 Ok(_turn) => self.worked(request, deadlines).await.answer,
                 Err(_) => failed(late(BUSY)),
             },
+        };
+        match &tool_call {
+            Some(call) => call.answer(answer),
+            None => answer,
         }
     }
 
@@ -244,7 +254,8 @@ impl AttachedBinding {
         let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {
             sender,
-            takes_all: request.requester.is_call(),
+            // Clients of A2A answer no questions of a tool.
+            takes_all: request.requester.is_call() && !request.stands_for_message(),
             reached: Arc::default(),
             is_moved: Arc::default(),
         };
@@ -376,9 +387,6 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
 
 /// Why calls fail when their program or session has ended.
 const GONE: &str = "the server of this agent exited, or its session ended, during the request, which may have been executed";
-
-/// The answer to an A2A client that calls an MCP server.
-const NO_A2A: &str = "this agent is an MCP server, which does not accept A2A messages: use tools/call at /mcp or /rpc";
 
 /// Why a request did not reach the server.
 const BUSY: &str = "the agent is busy with other requests";

@@ -38,7 +38,6 @@ mod task_methods;
 mod v0_3;
 mod webhooks;
 mod work;
-mod write;
 
 pub(in crate::doors) use self::agents::{bad_request, refusal_of};
 pub(crate) use self::deliver::Deliveries;

@@ -28,12 +28,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use super::webhooks::PushSettings;
-use super::write::WriteContext;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, PushOutcome};
 use crate::shares::{Share, Shares};
 use crate::state::{Lagged, Position};
 use crate::tasks::push::{CallOwner, RENEW, StoredWebhook, is_set};
+use crate::tasks::write::WriteContext;
 use crate::tasks::{Task, Tasks};
 
 /// The task that calls webhooks.

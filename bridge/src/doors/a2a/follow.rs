@@ -9,12 +9,12 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::form::Form;
-use super::write::{StreamEvent, WriteContext};
 use crate::budget::ClientBudget;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{CallError, Calls};
 use crate::http::sse::{Frame, frames_response};
 use crate::state::{Lagged, Position};
+use crate::tasks::write::{StreamEvent, WriteContext};
 use crate::tasks::{Subscription, Task, Tasks};
 
 /// The reader of a stream.

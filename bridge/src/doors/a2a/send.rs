@@ -20,7 +20,6 @@ use tokio::time::{Instant, timeout_at};
 use super::method::Method;
 use super::push::Checked;
 use super::work::{A2aRequest, Reply, not_found, of_call};
-use super::write::WriteContext;
 use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
 use crate::doors::door::Door;
@@ -30,6 +29,7 @@ use crate::shares::Share;
 use crate::state::{ATTENDED, STORED, StateError};
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
+use crate::tasks::write::WriteContext;
 use crate::tasks::{
     AgentAnswer, Created, Event, Origin, PageStart, Subscription, Task, plain_part,
 };

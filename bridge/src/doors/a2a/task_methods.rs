@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::follow::Reader;
 use super::work::{A2aRequest, Reply, not_found};
-use super::write::{WriteContext, state};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{CallOptions, Common, Target};
 use crate::state::Position;
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::AnswerPart;
+use crate::tasks::write::{WriteContext, state};
 use crate::tasks::{AgentAnswer, Event, PageStart, Subscription, Task};
 
 // Clients of A2A 1.0 may use the member names of its `.proto`, such as `history_length`.

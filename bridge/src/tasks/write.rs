@@ -7,22 +7,22 @@ use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::tasks::model::{Artifact, Content, Message, Part, Role, State, Status};
-use crate::tasks::{Event, Task, Update};
+use super::model::{Artifact, Content, Message, Part, Role, State, Status};
+use super::{Event, Task, Update};
 
 /// A value that is serialised in one dialect.
 #[derive(Clone, Copy)]
-pub(super) struct InDialect<'a, T> {
+pub(crate) struct InDialect<'a, T> {
     it: &'a T,
     of: WriteContext<'a>,
 }
 
 /// The dialect, task and context.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WriteContext<'a> {
-    pub(super) dialect: Dialect,
-    pub(super) task: Option<&'a str>,
-    pub(super) context: Option<&'a str>,
+pub(crate) struct WriteContext<'a> {
+    pub(crate) dialect: Dialect,
+    pub(crate) task: Option<&'a str>,
+    pub(crate) context: Option<&'a str>,
 }
 
 /// A task with a limited history, and with or without artifacts.
@@ -33,16 +33,16 @@ struct TaskView<'a> {
 }
 
 /// One event of a stream: its type, if the dialect has types, and its result.
-pub(super) struct StreamEvent {
-    pub(super) event: Option<&'static str>,
-    pub(super) result: String,
+pub(crate) struct StreamEvent {
+    pub(crate) event: Option<&'static str>,
+    pub(crate) result: String,
 }
 
 // === impl WriteContext ===
 
 impl<'a> WriteContext<'a> {
     /// Creates the context for a task.
-    pub(super) fn task(dialect: Dialect, id: &'a str, task: &'a Task) -> Self {
+    pub(crate) fn task(dialect: Dialect, id: &'a str, task: &'a Task) -> Self {
         Self {
             dialect,
             task: Some(id),
@@ -63,7 +63,7 @@ impl<'a> WriteContext<'a> {
     }
 
     /// A whole task. `history` limits the number of messages; `None` means all.
-    pub(super) fn whole(self, task: &Task, history: Option<usize>, has_artifacts: bool) -> String {
+    pub(crate) fn whole(self, task: &Task, history: Option<usize>, has_artifacts: bool) -> String {
         let most = history.unwrap_or(usize::MAX);
         let skipped = task.history.len().saturating_sub(most);
         let shown = TaskView {
@@ -75,7 +75,7 @@ impl<'a> WriteContext<'a> {
     }
 
     /// The result of a send that is answered with a task.
-    pub(super) fn answer(self, task: &Task, history: Option<usize>) -> String {
+    pub(crate) fn answer(self, task: &Task, history: Option<usize>) -> String {
         if self.is_jaf() && matches!(task.status.state, State::Completed) {
             return self.completion(&task.answer(), task.status.metadata.as_deref());
         }
@@ -87,12 +87,24 @@ impl<'a> WriteContext<'a> {
     }
 
     /// The result of a send that is answered with a message, without a task.
-    pub(super) fn message(self, message: &Message) -> String {
+    pub(crate) fn message(self, message: &Message) -> String {
         let message = text(&WriteContext::write(self, message));
         if self.is_1_0() {
             return format!(r#"{{"message":{message}}}"#);
         }
         message
+    }
+
+    /// The result of a send that is answered with a task of which only the status is known.
+    pub(crate) fn task_in(self, status: &Status) -> String {
+        let (task, context) = (json!(self.task), json!(self.context));
+        let status = text(&WriteContext::write(self, status));
+        if self.is_1_0() {
+            return format!(
+                r#"{{"task":{{"id":{task},"contextId":{context},"status":{status}}}}}"#
+            );
+        }
+        format!(r#"{{"kind":"task","id":{task},"contextId":{context},"status":{status}}}"#)
     }
 
     /// The completion event of the JAF document.
@@ -115,7 +127,7 @@ impl<'a> WriteContext<'a> {
     }
 
     /// The first event of a stream: the current task.
-    pub(super) fn first(self, task: &Task, history: Option<usize>) -> StreamEvent {
+    pub(crate) fn first(self, task: &Task, history: Option<usize>) -> StreamEvent {
         if self.is_jaf() {
             return self.status(&task.status);
         }
@@ -132,7 +144,7 @@ impl<'a> WriteContext<'a> {
     }
 
     /// An event of a task. `task` returns the task after the event, which the JAF document needs.
-    pub(super) fn step(
+    pub(crate) fn step(
         self,
         step: &Update,
         task: impl FnOnce() -> Option<Task>,
@@ -220,7 +232,7 @@ fn member(name: &str, value: Option<&RawValue>) -> String {
 }
 
 /// The name of a state in a dialect.
-pub(super) fn state(state: State, dialect: Dialect) -> &'static str {
+pub(crate) fn state(state: State, dialect: Dialect) -> &'static str {
     match (state, dialect) {
         (State::Submitted, Dialect::A2a10) => "TASK_STATE_SUBMITTED",
         (State::Working, Dialect::A2a10) => "TASK_STATE_WORKING",

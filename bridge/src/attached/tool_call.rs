@@ -1,0 +1,303 @@
+//! A2A messages to an attached MCP server: each calls one of its tools, and the result of the tool is the answer.
+//!
+//! ```text
+//! message/send ── data part, skillId, text ──> tools/call ──> server
+//! message, or a failed task <── content ─────── result <────────┘
+//! ```
+//!
+//! Source: docs/protocols/mcp.md §11.
+
+use std::collections::HashMap;
+
+use a2abus_plugin::protocol::dialect::Dialect;
+use a2abus_plugin::protocol::jsonrpc;
+use a2abus_plugin::{Hint, Limits, Text, decode};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::ask::Request;
+use super::replies::Answer;
+use crate::calls::failure::{Failure, Reason};
+use crate::object;
+use crate::tasks::model::{Content, Message, Part, State, Status, new_id};
+use crate::tasks::read::{self, Sender};
+use crate::tasks::write::WriteContext;
+
+/// The tools of a server, by name.
+pub(super) type Tools = HashMap<Text, ToolUse>;
+
+/// How a tool may be called.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ToolUse {
+    /// Whether it is safe to call it twice.
+    pub(super) is_repeatable: bool,
+    /// The argument that takes the text of a message: the only required one, if it is a string.
+    pub(super) text: Option<String>,
+}
+
+/// The call of a tool that a message stands for.
+pub(super) struct ToolCall {
+    /// The request for the server.
+    pub(super) request: Request,
+    /// The context of the message, or a new one.
+    context: Text,
+}
+
+/// The content of a message that names a tool.
+#[derive(Default, Deserialize)]
+struct Named<'a> {
+    tool: Option<String>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+}
+
+/// How many tools an error names.
+const SHOWN: usize = 20;
+
+/// Whether this method of A2A sends a message.
+fn sends_message(method: &str) -> bool {
+    matches!(
+        method,
+        "message/send" | "message/stream" | "SendMessage" | "SendStreamingMessage"
+    )
+}
+
+// === impl ToolCall ===
+
+impl ToolCall {
+    /// The call that an A2A request stands for.
+    ///
+    /// # Errors
+    /// When it sends no message, or the message names no tool of the server.
+    pub(super) fn of(request: &Request, tools: &Tools) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Sent<'a> {
+            #[serde(borrow)]
+            params: Option<Params<'a>>,
+        }
+        #[derive(Deserialize)]
+        struct Params<'a> {
+            #[serde(borrow)]
+            message: Option<&'a RawValue>,
+        }
+        if !sends_message(&request.method) {
+            return Err(Failure::new(Reason::Unsupported, NO_TASKS));
+        }
+        let sent: Option<Sent<'_>> = object::from_slice(&request.body).ok();
+        let raw = sent.and_then(|sent| sent.params?.message);
+        let raw = raw.ok_or_else(|| Failure::bad_params("message is missing"))?;
+        let (message, addressed) = read::message(raw, Sender::Client)
+            .map_err(|error| Failure::bad_params(&error.to_string()))?;
+        let context = addressed.context_id;
+        let context: Option<Text> = context.and_then(|id| serde_json::from_str(id.get()).ok());
+        let (tool, arguments) = tool_of(&message, tools)?;
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":{},"arguments":{arguments}}}}}"#,
+            request.id,
+            Value::from(tool.as_str()),
+        );
+        let body = Bytes::from(body);
+        let unit = decode(&body, &Hint::default(), &Limits::default()).into_only();
+        let call = unit
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|unit| unit.json_rpc);
+        let mut call =
+            call.ok_or_else(|| Failure::bad_params("the message cannot become a call of a tool"))?;
+        // Errors have the codes that the requester expects.
+        call.dialect = request.message.dialect;
+        Ok(Self {
+            request: Request {
+                body,
+                message: call,
+                method: "tools/call".to_owned(),
+                id: request.id.clone(),
+                requester: request.requester.clone(),
+                left: request.left,
+                identity: request.identity.clone(),
+            },
+            context: context.unwrap_or_else(new_id),
+        })
+    }
+
+    /// The answer to the message. Errors stay as they are.
+    pub(super) fn answer(&self, answer: Answer) -> Answer {
+        #[derive(Deserialize)]
+        struct Response<'a> {
+            #[serde(borrow)]
+            result: Option<&'a RawValue>,
+        }
+        let response: Option<Response<'_>> = serde_json::from_slice(&answer.body).ok();
+        let Some(result) = response.and_then(|response| response.result) else {
+            return answer;
+        };
+        Answer::from(jsonrpc::result(&self.request.id, &self.result(result)))
+    }
+
+    fn result(&self, result: &RawValue) -> String {
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct ToolResult<'a> {
+            #[serde(borrow)]
+            content: Vec<&'a RawValue>,
+            #[serde(borrow)]
+            structured_content: Option<&'a RawValue>,
+            is_error: bool,
+        }
+        let read: ToolResult<'_> = object::from_slice(result.get().as_bytes()).unwrap_or_default();
+        let data = read.structured_content.map(data_part);
+        let mut parts: Vec<Part> = read.content.into_iter().map(part).chain(data).collect();
+        if parts.is_empty() {
+            parts.push(data_part(result));
+        }
+        let message = Message::of_agent(parts);
+        let task = new_id();
+        let of = WriteContext {
+            dialect: match self.request.message.dialect {
+                Dialect::A2a10 => Dialect::A2a10,
+                _ => Dialect::A2a03,
+            },
+            task: read.is_error.then_some(&*task),
+            context: Some(&self.context),
+        };
+        if !read.is_error {
+            return of.message(&message);
+        }
+        // A2A has no message that reports a failure.
+        of.task_in(&Status::now(State::Failed, Some(message)))
+    }
+}
+
+/// The tool that a message names, and its arguments as JSON.
+fn tool_of(message: &Message, tools: &Tools) -> Result<(Text, String), Failure> {
+    let data = message.parts.iter().find_map(|part| match &part.content {
+        Content::Data(data) => Some(&**data),
+        _ => None,
+    });
+    let named: Named<'_> = data
+        .and_then(|data| object::from_slice(data.get().as_bytes()).ok())
+        .unwrap_or_default();
+    if let Some(tool) = named.tool.filter(|tool| !tool.is_empty()) {
+        let tool = known(&tool, tools)?;
+        let arguments = named.arguments.map_or("{}", RawValue::get);
+        return Ok((tool, arguments.to_owned()));
+    }
+    let tool = match skill_of(message) {
+        Some(skill) => known(&skill, tools)?,
+        None => only(tools)?,
+    };
+    if let Some(data) = data {
+        return Ok((tool, data.get().to_owned()));
+    }
+    let texts = message.parts.iter().filter_map(|part| match &part.content {
+        Content::Text(text) => Some(text.as_str()),
+        _ => None,
+    });
+    let text = texts.collect::<Vec<_>>().join("\n");
+    let argument = tools.get(&tool).and_then(|it| it.text.as_deref());
+    match argument {
+        Some(argument) => Ok((tool, json!({ argument: text }).to_string())),
+        None => {
+            let message = format!(
+                "the tool {tool:?} does not take a text: send its arguments as a data part"
+            );
+            Err(Failure::bad_params(&message))
+        }
+    }
+}
+
+/// The skill that the metadata of a message names.
+fn skill_of(message: &Message) -> Option<String> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        #[serde(alias = "skill")]
+        skill_id: Option<String>,
+    }
+    let metadata = message.metadata.as_ref()?;
+    let read: Metadata = object::from_slice(metadata.get().as_bytes()).ok()?;
+    read.skill_id
+}
+
+fn known(tool: &str, tools: &Tools) -> Result<Text, Failure> {
+    match tools.get_key_value(tool) {
+        Some((tool, _)) => Ok(tool.clone()),
+        None => Err(unnamed(&format!("there is no tool {tool:?}"), tools)),
+    }
+}
+
+/// The tool of a server that has one.
+fn only(tools: &Tools) -> Result<Text, Failure> {
+    let mut names = tools.keys();
+    match (names.next(), names.next()) {
+        (Some(only), None) => Ok(only.clone()),
+        _ => Err(unnamed("the message names no tool", tools)),
+    }
+}
+
+fn unnamed(why: &str, tools: &Tools) -> Failure {
+    let mut names: Vec<&str> = tools.keys().map(Text::as_str).collect();
+    names.sort_unstable();
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    names.truncate(SHOWN);
+    let names = names.join(", ");
+    let message = format!(
+        r#"{why}: send a data part {{"tool": NAME, "arguments": {{…}}}}, or set metadata.skillId of the message; the tools are {names}{more}"#
+    );
+    Failure::bad_params(&message)
+}
+
+/// An item of a result as a part. Items that A2A has no part for become data.
+fn part(item: &RawValue) -> Part {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Item {
+        #[serde(rename = "type")]
+        kind: String,
+        text: Option<String>,
+        data: Option<String>,
+        uri: Option<String>,
+        name: Option<Text>,
+        mime_type: Option<Text>,
+        resource: Option<Resource>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Resource {
+        uri: Option<Text>,
+        mime_type: Option<Text>,
+        text: Option<String>,
+        blob: Option<String>,
+    }
+    let read = || {
+        let item: Item = object::from_slice(item.get().as_bytes()).ok()?;
+        let (content, filename, media_type) = match item.kind.as_str() {
+            "text" => (Content::Text(item.text?), None, None),
+            "image" | "audio" => (Content::Bytes(item.data?), None, item.mime_type),
+            "resource_link" => (Content::Url(item.uri?), item.name, item.mime_type),
+            "resource" => {
+                let resource = item.resource?;
+                let (text, blob) = (resource.text, resource.blob);
+                let content = text.map(Content::Text).or(blob.map(Content::Bytes))?;
+                (content, resource.uri, resource.mime_type)
+            }
+            _ => return None,
+        };
+        Some(Part {
+            filename,
+            media_type,
+            ..Part::of(content)
+        })
+    };
+    read().unwrap_or_else(|| data_part(item))
+}
+
+fn data_part(data: &RawValue) -> Part {
+    Part::of(Content::Data(data.to_owned()))
+}
+
+/// The answer to other requests of A2A.
+const NO_TASKS: &str =
+    "this agent is an MCP server, which has no tasks: send it a message, or use tools/call";
