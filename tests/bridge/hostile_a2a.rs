@@ -203,6 +203,63 @@ async fn a_head_that_is_too_large_ends_the_connection() {
     is_served(&front).await;
 }
 
+/// What a client sends, and why its connection is closed: none of it reaches the router.
+fn refused_by_hyper() -> [(Vec<u8>, &'static str); 5] {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".as_slice();
+    // `GET http://localhost/`, and its reset.
+    let request = |stream: u32| {
+        let id = stream.to_be_bytes();
+        let head = [
+            b"\0\0\x0e\x01\x05".as_slice(),
+            &id,
+            b"\x82\x84\x86A\x09localhost",
+        ]
+        .concat();
+        [&head, b"\0\0\x04\x03\0".as_slice(), &id, &[0, 0, 0, 8]].concat()
+    };
+    let resets = (0..500).flat_map(|at| request(2 * at + 1));
+    [
+        (b"\x16\x03\x01\x02\0\x01\r\n\r\n".to_vec(), "malformed"),
+        (
+            format!("GET /{} HTTP/1.1\r\n\r\n", "p".repeat(1 << 17)).into(),
+            "head_too_large",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "v".repeat(1 << 17)).into(),
+            "head_too_large",
+        ),
+        // Data outside any request.
+        ([preface, b"\0\0\x01\0\0\0\0\0\0x"].concat(), "malformed"),
+        (preface.iter().copied().chain(resets).collect(), "flood"),
+    ]
+}
+
+#[tokio::test]
+async fn what_never_becomes_a_request_is_counted() {
+    // After a refusal the bridge still reads for a moment, and that must not be too long for the timeout.
+    let front =
+        Front::open_with(&CONFIG.replace("header_timeout: 500ms", "header_timeout: 30s")).await;
+    let mut counts = std::collections::BTreeMap::new();
+    for (sent, why) in refused_by_hyper() {
+        let mut client = connect(&front).await;
+        // The server may close before it has read all.
+        drop(client.write_all(&sent).await);
+        let read = timeout(SOON, client.read_to_end(&mut Vec::new())).await;
+        drop(read.expect("the connection is closed in time"));
+        let count = counts.entry(why).or_insert(0);
+        *count += 1;
+        let line = format!(
+            "a2abus_http_connections_closed_total{{door=\"http\",why=\"{why}\"}} {count}\n"
+        );
+        let start = std::time::Instant::now();
+        while !front.admin("/metrics").await.contains(&line) {
+            assert!(start.elapsed() < SOON, "no {line}");
+            tokio::task::yield_now().await;
+        }
+    }
+    is_served(&front).await;
+}
+
 // === clients that are only unusual ===
 
 #[tokio::test]

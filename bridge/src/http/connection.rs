@@ -1,6 +1,7 @@
 //! One connection: served until its client closes it, or until it has been idle or stalled for too long.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
@@ -170,10 +171,7 @@ pub(super) async fn serve_connection(
         tokio::select! {
             biased;
             ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(error = &*error, "a connection ended early");
-                }
-                return;
+                return ended.unwrap_or_else(|error| shared.note_error(peer, &*error));
             }
             () = idle_grace.as_mut(), if open => {
                 open = false;
@@ -246,6 +244,14 @@ impl Shared {
                 tracing::debug!(door = self.name, %peer, why, "an idle connection was closed");
             }
             End::CutOff => {}
+        }
+    }
+
+    /// Counts and logs a connection that ended with an error, if the bridge ended it.
+    fn note_error(&self, peer: SocketAddr, error: &(dyn Error + 'static)) {
+        match error.downcast_ref().map(end_of) {
+            Some(Some(end)) => self.note_end(peer, &end),
+            _ => tracing::debug!(error, "a connection ended early"),
         }
     }
 
@@ -349,6 +355,27 @@ impl ConnectionMonitor {
             }
             ConnectionActivity::Idle | ConnectionActivity::Active => None,
         }
+    }
+}
+
+/// Why hyper ended a connection with this error. Hyper answers such a request without the router, with 431, 414 or 400,
+/// or not at all. `None` if the client or the network ended the connection.
+fn end_of(error: &hyper::Error) -> Option<End> {
+    if error.is_parse_too_large() {
+        return Some(End::Now("head_too_large"));
+    }
+    if error.is_parse() {
+        return Some(End::Now("malformed"));
+    }
+    // HTTP/1 has no request for the header timeout, or HTTP/2 no answer to a ping.
+    if error.is_timeout() {
+        return Some(End::Gracefully("idle"));
+    }
+    let cause = error.source()?.downcast_ref::<h2::Error>()?;
+    match cause.reason() {
+        _ if !cause.is_library() => None,
+        Some(h2::Reason::ENHANCE_YOUR_CALM) => Some(End::Now("flood")),
+        _ => Some(End::Now("malformed")),
     }
 }
 
