@@ -1,6 +1,6 @@
 //! The card of an attached agent, from its server's description of itself.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use a2abus_plugin::Text;
 use serde::Deserialize;
@@ -21,16 +21,9 @@ pub(super) struct Tool {
     description: Option<String>,
     #[serde(default)]
     annotations: Annotations,
+    /// Read only when it is needed: whatever it is, the tool is listed.
     #[serde(rename = "inputSchema", default)]
-    input: InputSchema,
-}
-
-/// The members of the schema of a tool's arguments that the bridge reads.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct InputSchema {
-    required: Vec<String>,
-    properties: HashMap<String, Value>,
+    arguments: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -76,17 +69,18 @@ const TOO_MANY: &str = "comes after 1000 other tools";
 impl Tool {
     /// How it may be called.
     pub(super) fn used(&self) -> ToolUse {
-        let schema = &self.input;
-        let text = match &schema.required[..] {
-            [only] => schema
-                .properties
-                .get(only)
-                .filter(|it| it["type"] == "string"),
+        let schema: Value = (self.arguments.as_ref())
+            .and_then(|schema| serde_json::from_str(schema.get()).ok())
+            .unwrap_or_default();
+        let text = match schema["required"].as_array().map(Vec::as_slice) {
+            Some([Value::String(only)]) if schema["properties"][only]["type"] == "string" => {
+                Some(only.clone())
+            }
             _ => None,
         };
         ToolUse {
             is_repeatable: self.annotations.reads || self.annotations.is_idempotent,
-            text: text.and(schema.required.first().cloned()),
+            text,
         }
     }
 
@@ -191,5 +185,37 @@ mod tests {
             .collect();
         assert_eq!(skills, [("read", "Reads."), ("write", "The tool write.")]);
         assert_eq!(left_out.count, 3);
+    }
+
+    #[test]
+    fn the_only_required_argument_takes_a_text_if_it_is_a_string() {
+        let text_of = |schema: &str| {
+            let tool = format!(r#"{{"name":"t","inputSchema":{schema}}}"#);
+            let tool: Tool = serde_json::from_str(&tool).unwrap();
+            tool.used().text
+        };
+        let city = r#""properties":{"city":{"type":"string"},"days":{"type":"integer"}}"#;
+        let of = |required: &str| text_of(&format!(r#"{{"required":{required},{city}}}"#));
+        assert_eq!(of(r#"["city"]"#).as_deref(), Some("city"));
+        for required in [
+            r#"["days"]"#,
+            r#"["city","days"]"#,
+            r#"["none"]"#,
+            "[]",
+            "null",
+            "[1]",
+        ] {
+            assert_eq!(of(required), None, "{required}");
+        }
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        for schema in [
+            "null",
+            "true",
+            "[]",
+            r#"{"required":["a"],"properties":[]}"#,
+            &deep,
+        ] {
+            assert_eq!(text_of(schema), None, "{schema}");
+        }
     }
 }
