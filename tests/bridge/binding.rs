@@ -298,6 +298,15 @@ async fn errors_have_a_status_and_a_reason() {
     let task = format!("{AGENT}/tasks/nope");
     check(Method::GET, &task, None, 404, "TASK_NOT_FOUND").await;
     check(Method::PUT, &task, None, 405, "INVALID_REQUEST").await;
+    for (accept, content_type) in [
+        ("application/json", "application/json"),
+        ("application/a2a+json", "application/a2a+json"),
+    ] {
+        let sent = bus.at(Method::PUT, &task).header("accept", accept).send();
+        let refused = sent.await.unwrap();
+        assert_eq!(refused.headers()["content-type"], content_type);
+        assert_eq!(refused.headers()["allow"], "GET");
+    }
     check(
         Method::POST,
         &format!("{task}:cancel"),

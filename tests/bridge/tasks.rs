@@ -1218,9 +1218,13 @@ async fn an_error_has_the_code_of_the_dialect() {
         code(r#"{"jsonrpc":"2.0","id":3,"method":"tasks/get","params":{"id":"x"}}"#).await,
         (json!(3), -32001)
     );
+    let current = r#"{"jsonrpc":"2.0","id":3,"method":"GetTask","params":{"id":"x"}}"#;
+    assert_eq!(code(current).await, (json!(3), -32009));
+    let refused = whole(bus.post(current.to_owned()).send().await.unwrap()).await;
+    // Its name shows that the client speaks 1.0.
     assert_eq!(
-        code(r#"{"jsonrpc":"2.0","id":3,"method":"GetTask","params":{"id":"x"}}"#).await,
-        (json!(3), -32009)
+        refused["error"]["data"][0]["reason"], "VERSION_NOT_SUPPORTED",
+        "{refused}"
     );
     let push = r#"{"jsonrpc":"2.0","id":3,"method":"tasks/pushNotificationConfig/get","params":{"id":"x"}}"#;
     assert_eq!(code(push).await, (json!(3), -32003));

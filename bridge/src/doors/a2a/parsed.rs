@@ -9,6 +9,7 @@ use a2abus_plugin::protocol::jsonrpc::RpcBody;
 use a2abus_plugin::{Refused, Text, Unit};
 use bytes::Bytes;
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_path_to_error::Segment;
@@ -136,10 +137,12 @@ impl Version {
             let mut members = head.uri.query()?.split('&');
             members.find_map(|member| {
                 let (name, value) = member.split_once('=')?;
-                name.eq_ignore_ascii_case(VERSION).then_some(value)
+                name.eq_ignore_ascii_case(VERSION)
+                    .then(|| percent_decode_str(value).decode_utf8_lossy())
             })
         };
-        Self::read(header.or_else(query).unwrap_or_default().trim())
+        let named = header.map(Cow::from).or_else(query).unwrap_or_default();
+        Self::read(named.trim())
     }
 
     /// The patch number does not matter.
@@ -202,8 +205,17 @@ impl ParsedRequest {
             let failure = Failure::new(Reason::InvalidRequest, error.to_string());
             refuse(failure, fallback)
         })?;
-        let ((name, method), dialect) = Self::known(&request.method, version, is_jaf)
-            .map_err(|failure| refuse(failure, version.dialect(fallback)))?;
+        let ((name, method), dialect) =
+            Self::known(&request.method, version, is_jaf).map_err(|failure| {
+                // A name of 1.0 shows the dialect where no version does.
+                let is_1_0 = *version == Version::Absent
+                    && CURRENT.iter().any(|(name, _)| *name == request.method);
+                let dialect = match is_1_0 {
+                    true => Dialect::A2a10,
+                    false => version.dialect(fallback),
+                };
+                refuse(failure, dialect)
+            })?;
         let params = request.params.map_or("{}", RawValue::get);
         if !params.starts_with('{') && params != "null" {
             let failure = Failure::new(Reason::InvalidParams, "params must be an object");
@@ -316,6 +328,19 @@ mod tests {
         assert_eq!(Version::read("0.3.0"), Version::V0_3);
         for other in ["0.5", "2.0", "10.0", "x", "0"] {
             assert_eq!(Version::read(other), Version::Other(other.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_version_may_be_in_the_query() {
+        for (uri, version) in [
+            ("/a2a?x=1&a2a-version=1%2E0", Version::V1_0),
+            ("/a2a?A2A-Version=0.3", Version::V0_3),
+            ("/a2a?A2A-Version=%FF", Version::Other("\u{fffd}".into())),
+            ("/a2a?A2A-Version", Version::Absent),
+        ] {
+            let (head, ()) = http::Request::get(uri).body(()).unwrap().into_parts();
+            assert_eq!(Version::of(&head), version, "{uri}");
         }
     }
 

@@ -134,6 +134,7 @@ async fn serve(
             .remove("agent")
             .map_or(Target::InPayload, |name| Target::of_path(Ok(Path(name)))),
     };
+    let is_named = names_media_type(request.headers());
     let mut names = names.unwrap_or_default();
     let parsed = resource
         .parsed(request.method(), names.remove("task"))
@@ -155,7 +156,7 @@ async fn serve(
             a2a.door
                 .metrics
                 .http_request(HttpPath::A2aRest, response.status());
-            return response;
+            return with_media_type(response, is_named);
         }
     };
     let endpoint = Endpoint {
@@ -167,11 +168,15 @@ async fn serve(
         refusal,
     };
     let shared = Arc::clone(a2a);
-    let is_named = names_media_type(request.headers());
-    let mut response = post::framed(a2a, endpoint, request, |common, head, body| {
+    let response = post::framed(a2a, endpoint, request, |common, head, body| {
         respond(shared, common, parsed, head, body)
     })
     .await;
+    with_media_type(response, is_named)
+}
+
+/// A response to a request that names the media type of A2A 1.0, or does not.
+fn with_media_type(mut response: Response, is_named: bool) -> Response {
     if !is_named && response.headers().get(CONTENT_TYPE) == Some(&MEDIA_TYPE) {
         response.headers_mut().insert(CONTENT_TYPE, JSON);
     }
