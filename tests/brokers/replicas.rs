@@ -10,7 +10,7 @@ use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::nats::{Nats, NatsConfig};
 use a2abus_transports::{
     Address, AnyTransport, Delivery, Health, Message, Outcome, Reading, Subscription, Topic,
-    TopicFilter, Transport as _,
+    TopicFilter, Transport as _, TransportErrorKind,
 };
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
@@ -206,11 +206,14 @@ impl Agent {
 
     async fn reply(&self, reply_address: &Address, request: &Value, result: Value) {
         let body = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
-        let sent = self
-            .bus
-            .send(reply_address, Message::plain(body.to_string()))
-            .await;
-        sent.unwrap().await.unwrap();
+        let send = async || {
+            let message = Message::plain(body.to_string());
+            self.bus.send(reply_address, message).await.unwrap().await
+        };
+        // A broker that was away may confirm only a later message: then an agent sends this one again.
+        while let Err(error) = send().await {
+            assert_eq!(error.kind(), TransportErrorKind::TimedOut, "{error}");
+        }
     }
 }
 
