@@ -230,6 +230,23 @@ async def modern(base, server, report):
         print(f"mcp 2.x without a session with {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
 
 
+async def skilled(base, server, report):
+    """Clients of A2A, for which each tool of an MCP server is a skill in its card."""
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sdk")
+    request, expected = CALLS[server]
+    called = [request["params"]["name"], json.dumps(request["params"]["arguments"]), expected]
+    for sdk, python, script in (
+        ("a2a-sdk 1.x", os.environ["CLIENTS_PYTHON"], "tool_1_0.py"),
+        ("a2a-sdk 0.3", os.environ["CLIENTS_PYTHON_FORMER"], "tool_0_3.py"),
+    ):
+        for bus, binding in (("kafka", "JSONRPC"), ("nats", "HTTP+JSON")):
+            command = [python, os.path.join(here, script), f"{base}/a2a/agents/{bus}-{server}", binding, *called]
+            ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+            wrong = (ended.stdout + ended.stderr)[-1500:] if ended.returncode else None
+            report.note(f"{sdk} with a tool of {bus}-{server}", wrong)
+            print(f"{sdk} with a tool of {bus}-{server}: {'FAILED' if wrong else 'works'}", flush=True)
+
+
 async def capable(base, server, directory, report):
     """Every client with a server that has resources, prompts and questions, on each bus."""
     way = "http" if server.endswith("-http") else "stdio"
@@ -285,6 +302,8 @@ async def attached(program, directory, report):
                 await capable(base, server, directory, report)
             if server.startswith("mcp-"):
                 await modern(base, server, report)
+            if CALLS[server][0]["method"] == "tools/call":
+                await skilled(base, server, report)
         for server, site in running.items():
             wrong = await restarted(base, server, site)
             report.note(f"{server} killed and started again", wrong)
