@@ -235,7 +235,13 @@ async fn a_message_without_a_tool_gets_the_names_of_all() {
     let attached = Attached::open("").await;
     let text = json!({ "kind": "text", "text": "hello" });
     let unknown = json!({ "kind": "data", "data": { "tool": "tides" } });
+    let list = json!({ "kind": "data", "data": { "tool": "echo", "arguments": [1] } });
+    let number = json!({ "kind": "data", "data": { "tool": 3 } });
+    let file = json!({ "kind": "file", "file": { "uri": "https://a.example/b" } });
     for (part, skill, expected) in [
+        (&list, None, "the arguments of a tool are an object"),
+        (&number, None, "the data part: tool: invalid type"),
+        (&file, Some("upper"), "neither a data part nor a text"),
         (&text, None, "the message names no tool"),
         (&unknown, None, "there is no tool \"tides\""),
         (&text, Some("tides"), "there is no tool \"tides\""),
@@ -251,11 +257,13 @@ async fn a_message_without_a_tool_gets_the_names_of_all() {
         assert_eq!(answer["error"]["code"], -32_602, "{answer}");
         let why = answer["error"]["message"].as_str().unwrap();
         assert!(why.contains(expected), "{answer}");
-        assert!(
-            skill == Some("echo") || why.contains("again, ask, close"),
-            "{answer}"
-        );
+        let names_all = why.contains("again, ask, close");
+        assert_eq!(names_all, expected.contains(" no tool"), "{answer}");
     }
+    let mut two = message("message/send", &unknown, Some("echo"));
+    two["params"]["message"]["parts"] = json!([unknown, unknown]);
+    let answer = attached.post("/a2a/agents/fixture", &two).await;
+    assert!(answer.contains("send one data part"), "{answer}");
     let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": "t" } });
     let answer = attached.post("/rpc/fixture", &get).await;
     assert!(answer.contains("which has no tasks"), "{answer}");

@@ -47,6 +47,8 @@ pub(super) struct Request {
     /// Identifies this request, also when it is redelivered. `None` if the message has no position; such messages are
     /// not redelivered.
     pub(super) identity: Option<Text>,
+    /// For the call of a tool that an A2A message stands for: the context of the message, or a new one.
+    pub(super) message_context: Option<Text>,
 }
 
 /// A message that is not a request for the agent.
@@ -162,6 +164,7 @@ impl Ask {
             method,
             id,
             requester,
+            message_context: None,
         });
         if clock::is_expired(event) {
             return Ok(Self::Expired(request));
@@ -217,11 +220,6 @@ impl Request {
             Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10 => true,
             Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => false,
         }
-    }
-
-    /// Whether it is the call of a tool that an A2A message stands for.
-    pub(super) fn stands_for_message(&self) -> bool {
-        self.is_a2a() && self.method == "tools/call"
     }
 
     /// Whether it may be executed twice. `is_safe` says whether a tool may be called twice.

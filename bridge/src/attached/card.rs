@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::tool_call::ToolUse;
+use super::link::ToolUse;
 use crate::config::{AgentCardConfig, ListVersions, SkillConfig};
 use crate::registry::card::{LeftOut, TWICE};
 

@@ -22,8 +22,6 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Request;
-use super::tool_call::{ToolCall, Tools};
 use super::watched::Watched;
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
@@ -36,12 +34,24 @@ pub(super) struct Link {
     input: mpsc::Sender<Line>,
     open: Mutex<Open>,
     /// The server's tools.
-    tools: Mutex<Tools>,
+    tools: Mutex<Arc<Tools>>,
     /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
     lists_changed: Notify,
     watched: Arc<Watched>,
     log: Arc<Log>,
+}
+
+/// The tools of a server, by name.
+pub(super) type Tools = HashMap<Text, ToolUse>;
+
+/// How a tool may be called.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ToolUse {
+    /// Whether it is safe to call it twice.
+    pub(super) is_repeatable: bool,
+    /// The argument that takes the text of a message: the only required one, if it is a string.
+    pub(super) text: Option<String>,
 }
 
 /// Rate limits for log lines that a server can cause, and its counters.
@@ -599,21 +609,18 @@ impl Link {
 
     /// Sets the server's tools.
     pub(super) fn set_tools(&self, tools: Tools) {
-        *lock(&self.tools) = tools;
+        *lock(&self.tools) = Arc::new(tools);
     }
 
     /// Whether a tool is safe to call twice.
     pub(super) fn is_repeatable(&self, tool: &str) -> bool {
-        let tools = lock(&self.tools);
+        let tools = self.tools();
         tools.get(tool).is_some_and(|tool| tool.is_repeatable)
     }
 
-    /// The call of a tool that an A2A request stands for.
-    ///
-    /// # Errors
-    /// See [`ToolCall::of`].
-    pub(super) fn tool_call(&self, request: &Request) -> Result<ToolCall, Failure> {
-        ToolCall::of(request, &lock(&self.tools))
+    /// The server's tools.
+    pub(super) fn tools(&self) -> Arc<Tools> {
+        Arc::clone(&lock(&self.tools))
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {

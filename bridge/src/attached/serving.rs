@@ -18,7 +18,7 @@ use super::lifecycle::RunningServer;
 use super::link::{Disconnected, Parts};
 use super::replies::Answer;
 use super::server::Server;
-use super::{AttachedBinding, Bounds, Upstream};
+use super::{AttachedBinding, Bounds, Upstream, tool_call};
 use crate::calls::CallError;
 use crate::calls::failure::{self, Failure};
 use crate::config::AttachProtocol;
@@ -124,26 +124,22 @@ impl AttachedBinding {
                     return Answer::from(jsonrpc::result(&request.id, up.profile.get()));
                 }
                 if request.is_a2a() {
-                    match up.link.tool_call(request) {
+                    match tool_call::request(request, &up.link.tools()) {
                         Ok(call) => tool_call = Some(call),
                         Err(failure) => return failed(failure),
                     }
                 }
-                let request = tool_call.as_ref().map_or(request, |call| &call.request);
+                let request = tool_call.as_ref().unwrap_or(request);
                 request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
             }
         };
-        let request = tool_call.as_ref().map_or(request, |call| &call.request);
-        let answer = match claim.filter(|_| !is_repeatable) {
+        let request = tool_call.as_ref().unwrap_or(request);
+        match claim.filter(|_| !is_repeatable) {
             Some((key, claim)) => self.once(request, (key, claim), deadlines).await,
             None => match timeout_at(until, self.turns.acquire()).await {
                 Ok(_turn) => self.worked(request, deadlines).await.answer,
                 Err(_) => failed(late(BUSY)),
             },
-        };
-        match &tool_call {
-            Some(call) => call.answer(answer),
-            None => answer,
         }
     }
 
@@ -255,7 +251,7 @@ impl AttachedBinding {
         let parts = Parts {
             sender,
             // Clients of A2A answer no questions of a tool.
-            takes_all: request.requester.is_call() && !request.stands_for_message(),
+            takes_all: request.requester.is_call() && request.message_context.is_none(),
             reached: Arc::default(),
             is_moved: Arc::default(),
         };
@@ -290,7 +286,10 @@ impl AttachedBinding {
         let answer = answer.unwrap_or_else(|| Err(late("its server did not answer in time")));
         CallResult {
             answer: match answer {
-                Ok(body) => Answer::from(body),
+                Ok(body) => match &request.message_context {
+                    Some(context) => tool_call::answer(request, context, body),
+                    None => Answer::from(body),
+                },
                 Err(failure) => Answer::failed(&failure, &request.recipient()),
             },
             is_begun: reached.load(Ordering::Acquire),

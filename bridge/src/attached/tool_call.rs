@@ -7,8 +7,6 @@
 //!
 //! Source: docs/protocols/mcp.md §11.
 
-use std::collections::HashMap;
-
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc;
 use a2abus_plugin::{Hint, Limits, Text, decode};
@@ -18,32 +16,13 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::ask::Request;
+use super::link::Tools;
 use super::replies::Answer;
 use crate::calls::failure::{Failure, Reason};
 use crate::object;
 use crate::tasks::model::{Content, Message, Part, State, Status, new_id};
 use crate::tasks::read::{self, Sender};
 use crate::tasks::write::WriteContext;
-
-/// The tools of a server, by name.
-pub(super) type Tools = HashMap<Text, ToolUse>;
-
-/// How a tool may be called.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ToolUse {
-    /// Whether it is safe to call it twice.
-    pub(super) is_repeatable: bool,
-    /// The argument that takes the text of a message: the only required one, if it is a string.
-    pub(super) text: Option<String>,
-}
-
-/// The call of a tool that a message stands for.
-pub(super) struct ToolCall {
-    /// The request for the server.
-    pub(super) request: Request,
-    /// The context of the message, or a new one.
-    context: Text,
-}
 
 /// The content of a message that names a tool.
 #[derive(Default, Deserialize)]
@@ -64,166 +43,193 @@ fn sends_message(method: &str) -> bool {
     )
 }
 
-// === impl ToolCall ===
-
-impl ToolCall {
-    /// The call that an A2A request stands for.
-    ///
-    /// # Errors
-    /// When it sends no message, or the message names no tool of the server.
-    pub(super) fn of(request: &Request, tools: &Tools) -> Result<Self, Failure> {
-        #[derive(Deserialize)]
-        struct Sent<'a> {
-            #[serde(borrow)]
-            params: Option<Params<'a>>,
-        }
-        #[derive(Deserialize)]
-        struct Params<'a> {
-            #[serde(borrow)]
-            message: Option<&'a RawValue>,
-        }
-        if !sends_message(&request.method) {
-            return Err(Failure::new(Reason::Unsupported, NO_TASKS));
-        }
-        let sent: Option<Sent<'_>> = object::from_slice(&request.body).ok();
-        let raw = sent.and_then(|sent| sent.params?.message);
-        let raw = raw.ok_or_else(|| Failure::bad_params("message is missing"))?;
-        let (message, addressed) = read::message(raw, Sender::Client)
-            .map_err(|error| Failure::bad_params(&error.to_string()))?;
-        let context = addressed.context_id;
-        let context: Option<Text> = context.and_then(|id| serde_json::from_str(id.get()).ok());
-        let (tool, arguments) = tool_of(&message, tools)?;
-        let body = format!(
-            r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":{},"arguments":{arguments}}}}}"#,
-            request.id,
-            Value::from(tool.as_str()),
-        );
-        let body = Bytes::from(body);
-        let unit = decode(&body, &Hint::default(), &Limits::default()).into_only();
-        let call = unit
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|unit| unit.json_rpc);
-        let mut call =
-            call.ok_or_else(|| Failure::bad_params("the message cannot become a call of a tool"))?;
-        // Errors have the codes that the requester expects.
-        call.dialect = request.message.dialect;
-        Ok(Self {
-            request: Request {
-                body,
-                message: call,
-                method: "tools/call".to_owned(),
-                id: request.id.clone(),
-                requester: request.requester.clone(),
-                left: request.left,
-                identity: request.identity.clone(),
-            },
-            context: context.unwrap_or_else(new_id),
-        })
+/// The call of a tool that an A2A request stands for.
+///
+/// # Errors
+/// When it sends no message, or the message names no tool of the server.
+pub(super) fn request(request: &Request, tools: &Tools) -> Result<Request, Failure> {
+    #[derive(Deserialize)]
+    struct Sent<'a> {
+        #[serde(borrow)]
+        params: Option<Params<'a>>,
     }
-
-    /// The answer to the message. Errors stay as they are.
-    pub(super) fn answer(&self, answer: Answer) -> Answer {
-        #[derive(Deserialize)]
-        struct Response<'a> {
-            #[serde(borrow)]
-            result: Option<&'a RawValue>,
-        }
-        let response: Option<Response<'_>> = serde_json::from_slice(&answer.body).ok();
-        let Some(result) = response.and_then(|response| response.result) else {
-            return answer;
-        };
-        Answer::from(jsonrpc::result(&self.request.id, &self.result(result)))
+    #[derive(Deserialize)]
+    struct Params<'a> {
+        #[serde(borrow)]
+        message: Option<&'a RawValue>,
     }
+    if !sends_message(&request.method) {
+        return Err(Failure::new(Reason::Unsupported, NO_TASKS));
+    }
+    let sent: Option<Sent<'_>> = object::from_slice(&request.body).ok();
+    let raw = sent.and_then(|sent| sent.params?.message);
+    let raw = raw.ok_or_else(|| Failure::bad_params("message is missing"))?;
+    let (message, addressed) = read::message(raw, Sender::Client)
+        .map_err(|error| Failure::bad_params(&error.to_string()))?;
+    let context = addressed.context_id;
+    let context: Option<Text> = context.and_then(|id| serde_json::from_str(id.get()).ok());
+    let (tool, arguments) = tool_of(&message, tools)?;
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":{},"arguments":{arguments}}}}}"#,
+        request.id,
+        Value::from(tool.as_str()),
+    );
+    let body = Bytes::from(body);
+    let unit = decode(&body, &Hint::default(), &Limits::default()).into_only();
+    let call = unit
+        .ok()
+        .and_then(Result::ok)
+        .and_then(|unit| unit.json_rpc);
+    let mut call =
+        call.ok_or_else(|| Failure::bad_params("the message cannot become a call of a tool"))?;
+    // Errors have the codes that the requester expects.
+    call.dialect = request.message.dialect;
+    Ok(Request {
+        body,
+        message: call,
+        method: "tools/call".to_owned(),
+        id: request.id.clone(),
+        requester: request.requester.clone(),
+        left: request.left,
+        identity: request.identity.clone(),
+        message_context: Some(context.unwrap_or_else(new_id)),
+    })
+}
 
-    fn result(&self, result: &RawValue) -> String {
-        #[derive(Default, Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        struct ToolResult<'a> {
-            #[serde(borrow)]
-            content: Vec<&'a RawValue>,
-            #[serde(borrow)]
-            structured_content: Option<&'a RawValue>,
-            is_error: bool,
+/// The answer to a message, from the server's answer to the call of the tool. Errors stay as they are.
+pub(super) fn answer(request: &Request, context: &Text, answer: Bytes) -> Answer {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+    }
+    let response: Option<Response<'_>> = serde_json::from_slice(&answer).ok();
+    match response.and_then(|response| response.result) {
+        Some(result) => {
+            let of = request.message.dialect;
+            Answer::from(jsonrpc::result(
+                &request.id,
+                &result_of(result, of, context),
+            ))
         }
-        let read: ToolResult<'_> = object::from_slice(result.get().as_bytes()).unwrap_or_default();
-        let data = read.structured_content.map(data_part);
-        let mut parts: Vec<Part> = read.content.into_iter().map(part).chain(data).collect();
-        if parts.is_empty() {
-            parts.push(data_part(result));
-        }
-        let message = Message::of_agent(parts);
-        let task = new_id();
-        let of = WriteContext {
-            dialect: match self.request.message.dialect {
-                Dialect::A2a10 => Dialect::A2a10,
-                _ => Dialect::A2a03,
-            },
-            task: read.is_error.then_some(&*task),
-            context: Some(&self.context),
-        };
-        if !read.is_error {
-            return of.message(&message);
-        }
-        // A2A has no message that reports a failure.
-        of.task_in(&Status::now(State::Failed, Some(message)))
+        None => Answer::from(answer),
     }
 }
 
+fn result_of(result: &RawValue, dialect: Dialect, context: &Text) -> String {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct ToolResult<'a> {
+        #[serde(borrow)]
+        content: Vec<&'a RawValue>,
+        #[serde(borrow)]
+        structured_content: Option<&'a RawValue>,
+        is_error: bool,
+    }
+    let read: ToolResult<'_> = object::from_slice(result.get().as_bytes()).unwrap_or_default();
+    let data = read.structured_content.map(data_part);
+    let mut parts: Vec<Part> = read.content.into_iter().map(part).chain(data).collect();
+    if parts.is_empty() {
+        parts.push(data_part(result));
+    }
+    let message = Message::of_agent(parts);
+    let task = new_id();
+    let of = WriteContext {
+        dialect: match dialect {
+            Dialect::A2a10 => Dialect::A2a10,
+            _ => Dialect::A2a03,
+        },
+        task: read.is_error.then_some(&*task),
+        context: Some(context),
+    };
+    if !read.is_error {
+        return of.message(&message);
+    }
+    // A2A has no message that reports a failure.
+    of.task_in(&Status::now(State::Failed, Some(message)))
+}
 /// The tool that a message names, and its arguments as JSON.
 fn tool_of(message: &Message, tools: &Tools) -> Result<(Text, String), Failure> {
-    let data = message.parts.iter().find_map(|part| match &part.content {
+    let (tool, data) = match (skill_of(message)?, data_of(message)?) {
+        (Some(skill), data) => (known(&skill, tools)?, data.map(RawValue::get)),
+        (None, Some(data)) => {
+            let named: Named<'_> = object::from_slice(data.get().as_bytes())
+                .map_err(|error| Failure::bad_params(&format!("the data part: {error}")))?;
+            match named.tool {
+                Some(tool) => (
+                    known(&tool, tools)?,
+                    Some(named.arguments.map_or("{}", RawValue::get)),
+                ),
+                None => (only(tools)?, Some(data.get())),
+            }
+        }
+        (None, None) => (only(tools)?, None),
+    };
+    match data {
+        Some(arguments) if arguments.starts_with('{') => Ok((tool, arguments.to_owned())),
+        Some(_) => Err(Failure::bad_params("the arguments of a tool are an object")),
+        None => {
+            let arguments = text_arguments(message, &tool, tools)?;
+            Ok((tool, arguments))
+        }
+    }
+}
+
+/// The data part of a message.
+fn data_of(message: &Message) -> Result<Option<&RawValue>, Failure> {
+    let mut data = message.parts.iter().filter_map(|part| match &part.content {
         Content::Data(data) => Some(&**data),
         _ => None,
     });
-    let named: Named<'_> = data
-        .and_then(|data| object::from_slice(data.get().as_bytes()).ok())
-        .unwrap_or_default();
-    if let Some(tool) = named.tool.filter(|tool| !tool.is_empty()) {
-        let tool = known(&tool, tools)?;
-        let arguments = named.arguments.map_or("{}", RawValue::get);
-        return Ok((tool, arguments.to_owned()));
+    match (data.next(), data.next()) {
+        (first, None) => Ok(first),
+        (_, Some(_)) => Err(Failure::bad_params(
+            "a message to this agent calls one tool: send one data part",
+        )),
     }
-    let tool = match skill_of(message) {
-        Some(skill) => known(&skill, tools)?,
-        None => only(tools)?,
-    };
-    if let Some(data) = data {
-        return Ok((tool, data.get().to_owned()));
-    }
+}
+
+/// The text of a message as the argument of a tool.
+fn text_arguments(message: &Message, tool: &Text, tools: &Tools) -> Result<String, Failure> {
     let texts = message.parts.iter().filter_map(|part| match &part.content {
         Content::Text(text) => Some(text.as_str()),
         _ => None,
     });
-    let text = texts.collect::<Vec<_>>().join("\n");
-    let argument = tools.get(&tool).and_then(|it| it.text.as_deref());
-    match argument {
-        Some(argument) => Ok((tool, json!({ argument: text }).to_string())),
-        None => {
-            let message = format!(
-                "the tool {tool:?} does not take a text: send its arguments as a data part"
-            );
-            Err(Failure::bad_params(&message))
-        }
+    let texts: Vec<&str> = texts.collect();
+    let argument = tools.get(tool).and_then(|it| it.text.as_deref());
+    match (argument, &texts[..]) {
+        (Some(argument), [_, ..]) => Ok(json!({ argument: texts.join("\n") }).to_string()),
+        (Some(_), []) => Err(Failure::bad_params(
+            "the message has neither a data part nor a text",
+        )),
+        (None, _) => Err(Failure::bad_params(&format!(
+            "the tool {tool:?} does not take a text: send its arguments as a data part"
+        ))),
     }
 }
 
 /// The skill that the metadata of a message names.
-fn skill_of(message: &Message) -> Option<String> {
+fn skill_of(message: &Message) -> Result<Option<String>, Failure> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Metadata {
-        #[serde(alias = "skill")]
         skill_id: Option<String>,
+        #[serde(default)]
+        skill: Value,
     }
-    let metadata = message.metadata.as_ref()?;
-    let read: Metadata = object::from_slice(metadata.get().as_bytes()).ok()?;
-    read.skill_id
+    let Some(metadata) = &message.metadata else {
+        return Ok(None);
+    };
+    let read: Metadata = object::from_slice(metadata.get().as_bytes())
+        .map_err(|error| Failure::bad_params(&format!("metadata of the message: {error}")))?;
+    Ok(read.skill_id.or(read.skill.as_str().map(str::to_owned)))
 }
 
+/// The tool with this name. Without a list of tools, the server decides.
 fn known(tool: &str, tools: &Tools) -> Result<Text, Failure> {
     match tools.get_key_value(tool) {
         Some((tool, _)) => Ok(tool.clone()),
+        None if tools.is_empty() => Ok(tool.into()),
         None => Err(unnamed(&format!("there is no tool {tool:?}"), tools)),
     }
 }
@@ -243,6 +249,9 @@ fn unnamed(why: &str, tools: &Tools) -> Failure {
     let more = if names.len() > SHOWN { ", …" } else { "" };
     names.truncate(SHOWN);
     let names = names.join(", ");
+    if names.is_empty() {
+        return Failure::bad_params(&format!("{why}, and the server lists none"));
+    }
     let message = format!(
         r#"{why}: send a data part {{"tool": NAME, "arguments": {{…}}}}, or set metadata.skillId of the message; the tools are {names}{more}"#
     );
