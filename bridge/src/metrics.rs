@@ -729,7 +729,7 @@ const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",
     unit: "connections",
     labels: &["door", "why"],
-    help: "Connections that the bridge closed: above the limit of the client, idle, stalled, without any request, or closed to make room for another.",
+    help: "Connections that the bridge closed, by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or for what the client sent: `head_too_large`, `malformed`, `flood`.",
 };
 const BUILD_INFO: Definition = Definition {
     name: "a2abus_build_info",

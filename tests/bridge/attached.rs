@@ -240,7 +240,7 @@ async fn a_message_without_a_tool_gets_the_names_of_all() {
     let file = json!({ "kind": "file", "file": { "uri": "https://a.example/b" } });
     for (part, skill, expected) in [
         (&list, None, "the arguments of a tool are an object"),
-        (&number, None, "the data part: tool: invalid type"),
+        (&number, None, "the data part: invalid type: integer `3`"),
         (&file, Some("upper"), "neither a data part nor a text"),
         (&text, None, "the message names no tool"),
         (&unknown, None, "there is no tool \"tides\""),

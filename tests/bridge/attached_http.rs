@@ -1302,15 +1302,18 @@ admin: {{ listen: '127.0.0.1:0' }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_mcp_server_refuses_a2a_messages_and_names_the_fix() {
+async fn a_message_that_names_no_tool_of_an_mcp_server_is_refused_with_the_fix() {
     let attached = Attached::open().await;
     for path in ["/rpc/mcp", "/a2a/agents/mcp"] {
         let answer = attached
             .ask(path, &message("message/send", &json!({})))
             .await;
-        assert_eq!(reason(&answer), "unsupported", "{path}: {answer}");
+        assert_eq!(reason(&answer), "invalid_params", "{path}: {answer}");
         let message = answer["error"]["message"].as_str().unwrap();
-        assert!(message.contains("tools/call"), "{path}: {answer}");
+        assert!(
+            message.contains("metadata.skillId") && message.contains("echo"),
+            "{path}: {answer}"
+        );
     }
     attached.end().await;
 }
