@@ -1,10 +1,12 @@
 //! Kafka passes the battery.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::{
-    Address, Disposition, Message, Reading, Subscription, Topic, Transport as _, TransportErrorKind,
+    Address, Consumer, Disposition, Message, Outcome, Reading, Subscription, Topic, Transport as _,
+    TransportErrorKind,
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -141,6 +143,74 @@ async fn a_process_of_the_same_instance_id_ends_the_first_and_the_first_knows() 
     let error = consumer.close(Duration::from_secs(10)).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Fenced, "{error}");
     assert_eq!(error.disposition(), Disposition::Pause);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back() {
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let config = KafkaConfig {
+        session_timeout: Duration::from_secs(6),
+        ..KafkaConfig::new([address])
+    };
+    let kafka = Kafka::connect(config).unwrap();
+    let topic = Topic::new(unique()).unwrap();
+    kafka.ensure_topic(&topic, 2).await.unwrap();
+    let publish = async |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let to = Address {
+                partition: Some(number % 2),
+                ..Address::topic(topic.clone())
+            };
+            let message = Message::plain(number.to_string());
+            let sent = kafka.send(&to, message).await.unwrap();
+            within("it is there", sent).await.unwrap();
+        }
+    };
+    let join = async || {
+        let subscription = Subscription {
+            topics: vec![topic.clone().into()],
+            reading: Reading::Group(topic.as_str().into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 10,
+        };
+        let consumer = kafka.subscribe(subscription).await.unwrap();
+        within("an assignment", consumer.assigned()).await;
+        consumer
+    };
+    publish(0..60).await;
+    let mut first = join().await;
+    // They use up its budget, so it pauses both partitions.
+    let mut held = Vec::new();
+    while held.len() < 10 {
+        held.push(within("a delivery", first.recv()).await.unwrap());
+    }
+    let second = join().await;
+    drop(held);
+    let read = async |consumer: &mut Consumer, numbers: BTreeSet<u32>| {
+        let mut missing = numbers;
+        while !missing.is_empty() {
+            let delivery = within("a delivery", consumer.recv()).await.unwrap();
+            let body = delivery.message.body.as_deref().unwrap_or_default();
+            missing.remove(&std::str::from_utf8(body).unwrap().parse().unwrap());
+            delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        }
+    };
+    // The first goes on with the partition that it keeps, whichever it is.
+    let kept = within("a delivery", first.recv()).await.unwrap();
+    let kept_partition = u32::from(kept.origin.as_ref().unwrap().position.contains("/1/"));
+    drop(kept);
+    publish(60..80).await;
+    let of = |partition: u32, numbers: std::ops::Range<u32>| {
+        numbers.filter(|number| number % 2 == partition).collect()
+    };
+    read(&mut first, of(kept_partition, 60..80)).await;
+    within("the second leaves", second.close(DEADLINE))
+        .await
+        .unwrap();
+    read(&mut first, of(1 - kept_partition, 60..80)).await;
+    within("the end", first.close(DEADLINE)).await.unwrap();
 }
 
 /// How many members a group has.

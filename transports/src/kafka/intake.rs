@@ -52,7 +52,11 @@ struct AssignedPartition {
     fresh: bool,
     /// The offset after the last delivered record.
     next: Option<i64>,
+    /// Whether librdkafka was last told to pause it. It remembers that when the partition goes to another member, and
+    /// does not read the partition when it comes back.
     paused: bool,
+    /// Assigned since librdkafka was last told.
+    is_new: bool,
 }
 
 /// The answer to [`Intake::admit`].
@@ -128,6 +132,7 @@ impl Intake {
             fresh: true,
             next: None,
             paused: false,
+            is_new: false,
         });
         Some(state.ledger.add_lane())
     }
@@ -139,14 +144,14 @@ impl Intake {
             .map(|place| place.topic.clone())
     }
 
-    /// Starts a new epoch on these lanes. librdkafka resumes newly assigned partitions, so they are not paused.
+    /// Starts a new epoch on these lanes.
     pub(super) fn assign(&self, lanes: &[u32]) {
         let mut state = self.state();
         for lane in lanes {
             state.ledger.assign(*lane);
             if let Some(place) = state.place_mut(*lane) {
                 place.fresh = true;
-                place.paused = false;
+                place.is_new = true;
             }
         }
     }
@@ -159,11 +164,14 @@ impl Intake {
         }
     }
 
-    /// Ends the epoch of all lanes.
+    /// Ends the epoch of all lanes, because their client has ended.
     pub(super) fn revoke_all(&self) {
         let mut state = self.state();
         for lane in 0..state.count() {
             state.ledger.revoke(lane);
+        }
+        for place in &mut state.places {
+            place.paused = false;
         }
     }
 
@@ -367,15 +375,15 @@ impl Intake {
                 let (topic, partition) = (&place.topic, place.partition);
                 pace.full.push(format!("{topic}/{partition}").into());
             }
-            let pause = assigned && (everything || full);
-            if pause == place.paused {
+            let pause = everything || full;
+            if !assigned || (pause == place.paused && !(pause && place.is_new)) {
                 continue;
             }
-            place.paused = pause;
+            (place.paused, place.is_new) = (pause, false);
             let partition = (place.topic.clone(), place.partition);
             if pause {
                 pace.pause.push(partition);
-            } else if assigned {
+            } else {
                 pace.resume.push(partition);
             }
         }
@@ -586,6 +594,21 @@ mod tests {
         intake.assign(&[lane]);
         assert_eq!(intake.pace(true).pause.len(), 1);
         assert_eq!(intake.pace(false).resume.len(), 1);
+    }
+
+    #[test]
+    fn a_partition_that_was_paused_when_it_left_is_resumed_when_it_comes_back() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 100, 10);
+        assert_eq!(intake.pace(true).pause.len(), 1);
+        intake.revoke(&[lane]);
+        assert!(intake.pace(false).resume.is_empty(), "it is not assigned");
+        intake.assign(&[lane]);
+        assert_eq!(intake.pace(false).resume.len(), 1);
+        assert_eq!(intake.pace(true).pause.len(), 1);
+        // A client that replaces this one has paused nothing.
+        intake.revoke_all();
+        intake.assign(&[lane]);
+        assert!(intake.pace(false).resume.is_empty());
     }
 
     #[test]
