@@ -148,6 +148,7 @@ fn result_of(result: &RawValue, dialect: Dialect, context: &Text) -> String {
     // A2A has no message that reports a failure.
     of.task_in(&Status::now(State::Failed, Some(message)))
 }
+
 /// The tool that a message names, and its arguments as JSON.
 fn tool_of(message: &Message, tools: &Tools) -> Result<(Text, String), Failure> {
     let (tool, data) = match (skill_of(message)?, data_of(message)?) {
