@@ -68,7 +68,7 @@ const TOO_MANY: &str = "comes after 1000 other tools";
 
 impl Tool {
     /// How it may be called.
-    pub(super) fn used(&self) -> ToolUse {
+    pub(super) fn usage(&self) -> ToolUse {
         let schema: Value = (self.arguments.as_ref())
             .and_then(|schema| serde_json::from_str(schema.get()).ok())
             .unwrap_or_default();
@@ -175,7 +175,7 @@ mod tests {
             {"name":"read","title":"Read","description":"Reads.","annotations":{"readOnlyHint":true}},
             {"name":"write","inputSchema":{}}, {"name":" "}, {"name":"read"}, {"name":"a\u0000"}]"#;
         let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
-        assert!(tools[0].used().is_repeatable && !tools[1].used().is_repeatable);
+        assert!(tools[0].usage().is_repeatable && !tools[1].usage().is_repeatable);
         let (card, left_out) = of_tools(&"f".into(), (&profile, ListVersions::default()), tools);
         assert_eq!(card.description, "The MCP server files.");
         assert_eq!(card.version, "2.1");
@@ -192,7 +192,7 @@ mod tests {
         let text_of = |schema: &str| {
             let tool = format!(r#"{{"name":"t","inputSchema":{schema}}}"#);
             let tool: Tool = serde_json::from_str(&tool).unwrap();
-            tool.used().text
+            tool.usage().text
         };
         let city = r#""properties":{"city":{"type":"string"},"days":{"type":"integer"}}"#;
         let of = |required: &str| text_of(&format!(r#"{{"required":{required},{city}}}"#));

@@ -211,8 +211,8 @@ impl Lifecycle {
         }
     }
 
-    /// Reads the server's tools and how they may be called, and describes the server. A server that does
-    /// not list its tools is up all the same; then there is no description.
+    /// Reads the server's tools and how they may be called, and describes the server. A server that does not list its
+    /// tools is up all the same; then there is no description.
     async fn refresh_tools(&self, link: &Arc<Link>, profile: &RawValue) -> Option<AgentCardConfig> {
         #[derive(Default, Deserialize)]
         struct Page {
@@ -227,7 +227,7 @@ impl Lifecycle {
             .collect();
         let uses = tools
             .iter()
-            .map(|tool| (tool.name.as_str().into(), tool.used()));
+            .map(|tool| (tool.name.as_str().into(), tool.usage()));
         link.set_tools(uses.collect());
         let profile = (profile, self.versions());
         let (card, left_out) = card::of_tools(&self.log.agent, profile, tools);

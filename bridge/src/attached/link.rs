@@ -46,7 +46,7 @@ pub(super) struct Link {
 pub(super) type Tools = HashMap<Text, ToolUse>;
 
 /// How a tool may be called.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct ToolUse {
     /// Whether it is safe to call it twice.
     pub(super) is_repeatable: bool,

@@ -25,7 +25,7 @@ use crate::tasks::read::{self, Sender};
 use crate::tasks::write::WriteContext;
 
 /// The content of a message that names a tool.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Named<'a> {
     tool: Option<String>,
     #[serde(borrow)]

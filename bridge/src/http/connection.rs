@@ -367,7 +367,7 @@ fn end_of(error: &hyper::Error) -> Option<End> {
     if error.is_parse() {
         return Some(End::Now("malformed"));
     }
-    // HTTP/1 has no request for the header timeout, or HTTP/2 no answer to a ping.
+    // On HTTP/1 no request came within the header timeout; on HTTP/2 no answer to a ping.
     if error.is_timeout() {
         return Some(End::Gracefully("idle"));
     }
