@@ -1,11 +1,14 @@
 //! Topics and streams that are not there: the call that needs them fails at once and names them.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named, program};
 use tokio::process::Command;
 
-use crate::plain::{Plain, unique};
+use crate::plain::{Plain, next, unique};
 use crate::tls::logged_by;
 
 const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#;
@@ -72,7 +75,7 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies, reply_partitions: 1 }}"
             }
         }
     };
-    let body = support::battery::within("the topic is found", silent).await;
+    let body = within("the topic is found", silent).await;
     let published = format!(
         r#"no answer from agent \"k-typo\" within 2000 ms (published to Kafka topic {prefix}.k-typo)"#
     );
@@ -119,5 +122,109 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies }}"
             "no JetStream stream stores NATS subject {prefix}.typo: check the name of the agent, or create it"
         )
     );
+    bridge.stop().await;
+}
+
+/// The events that a topic gets: per partition of the source, the numbers of the messages in the order of their arrival.
+async fn numbers(
+    topic: &rdkafka::consumer::StreamConsumer,
+    enough: impl Fn(&BTreeMap<i64, Vec<i64>>) -> bool,
+) -> BTreeMap<i64, Vec<i64>> {
+    let mut arrived: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
+    while !enough(&arrived) {
+        let record = within("an event", next(topic)).await;
+        let body: Value = serde_json::from_slice(&record.body).unwrap();
+        let number = |pointer: &str| body.pointer(pointer).and_then(Value::as_i64).unwrap();
+        arrived
+            .entry(number("/params/partition"))
+            .or_default()
+            .push(number("/params/number"));
+    }
+    arrived
+}
+
+/// Without repeats, which a rebalance may cause.
+fn first_arrivals(numbers: &[i64]) -> Vec<i64> {
+    let mut seen = std::collections::BTreeSet::new();
+    numbers
+        .iter()
+        .copied()
+        .filter(|number| seen.insert(*number))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_whose_topic_is_missing_leaves_the_budget_to_the_others() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (source, first, second, there) = (
+        unique("source"),
+        unique("missing"),
+        unique("missing"),
+        unique("there"),
+    );
+    plain.create(&source, 3).await;
+    plain.create(&there, 1).await;
+    let config = |instance: &str| {
+        format!(
+            "
+instance: {instance}
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'], session_timeout: 6s }} }}
+bindings: [{{ name: in, transport: kafka, topics: [{source}], group: {source}, budget_messages: 40 }}]
+routes:
+  - {{ name: first, when: {{ targetagent: first }}, to: [{{ transport: kafka, topic: {first} }}] }}
+  - {{ name: second, when: {{ targetagent: second }}, to: [{{ transport: kafka, topic: {second} }}] }}
+default_route: [{{ transport: kafka, topic: {there} }}]"
+        )
+    };
+    let publish = async |partition: i32, target: &str, numbers: std::ops::Range<i64>| {
+        for number in numbers {
+            let body = json!({
+                "jsonrpc": "2.0",
+                "method": "message/send",
+                "params": {
+                    "partition": partition,
+                    "number": number,
+                    "_agentId": target,
+                },
+            });
+            plain
+                .publish(&source, Some(partition), &body.to_string())
+                .await;
+        }
+    };
+    let bridge = Running::start(&config("one")).await;
+    publish(0, "first", 0..200).await;
+    publish(1, "second", 0..200).await;
+    publish(2, "there", 0..200).await;
+    let events = plain.read(&there, 1);
+    let has = |count: usize| {
+        move |arrived: &BTreeMap<i64, Vec<i64>>| {
+            arrived
+                .get(&2)
+                .is_some_and(|numbers| first_arrivals(numbers).len() >= count)
+        }
+    };
+    let all: Vec<i64> = (0..200).collect();
+    assert_eq!(first_arrivals(&numbers(&events, has(200)).await[&2]), all);
+    // Partitions go to another replica and come back, and messages of the earlier assignment still wait.
+    let other = Running::start(&config("two")).await;
+    other.stop().await;
+    publish(2, "there", 200..400).await;
+    let later = numbers(&events, has(200)).await;
+    assert_eq!(first_arrivals(&later[&2]), (200..400).collect::<Vec<_>>());
+    // Nothing of the others is lost, and they are in order.
+    for (partition, topic) in [(0, &first), (1, &second)] {
+        plain.create(topic, 1).await;
+        let events = plain.read(topic, 1);
+        let arrived = numbers(&events, move |arrived| {
+            arrived
+                .get(&partition)
+                .is_some_and(|numbers| first_arrivals(numbers).len() >= 200)
+        });
+        assert_eq!(first_arrivals(&arrived.await[&partition]), all);
+    }
     bridge.stop().await;
 }

@@ -32,7 +32,7 @@ use super::checkup::{Checkup, SILENCE};
 use super::config::{KafkaConfig, milliseconds};
 use super::error::{failed, is_outage, kind};
 use super::health::{Events, Pulse};
-use super::intake::{Admission, Budget, Intake, PositionStorage};
+use super::intake::{Admission, Budget, Intake, PAUSE_AFTER, PositionStorage};
 use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
 use super::thread::spawn;
@@ -44,8 +44,6 @@ use crate::transport::{Consumer, LAG_INTERVAL, Reader, Share};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
-/// How long the budget may be exhausted before partitions are paused. A pause discards prefetched records.
-const PAUSE_AFTER: Duration = Duration::from_millis(200);
 /// The poll interval of a paused source.
 const PAUSED_TICK: Duration = Duration::from_millis(50);
 /// After a pause of this length, reading resumes as soon as there is any room.
@@ -144,8 +142,10 @@ struct Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BacklogReason {
     No,
-    /// Partitions have too many unsettled offsets.
+    /// Partitions have too many unsettled offsets, or are held.
     Lanes,
+    /// This partition uses its whole share of the budget.
+    Share(u32),
     /// The budget is used up.
     Room {
         /// The next message is too large for the free budget.
@@ -430,6 +430,7 @@ impl<'a> Session<'a> {
                     self.pause_and_resume();
                     self.poll(TICK)
                 }
+                (None, BacklogReason::Share(lane)) => self.wait_for_share(lane),
                 (Some(since), blocked) => self.poll_paused(since, blocked),
             };
             if let ControlFlow::Break(end) = polled {
@@ -437,6 +438,8 @@ impl<'a> Session<'a> {
             }
             if self.is_due() {
                 self.store_positions();
+                self.task.intake.note_progress();
+                self.pause_and_resume();
                 if self.is_cut_off() {
                     return End::CutOff;
                 }
@@ -448,6 +451,7 @@ impl<'a> Session<'a> {
     /// Moves records from the backlog to the channel, in order on each lane.
     fn deliver(&mut self) -> BacklogReason {
         let mut full = Vec::new();
+        let mut crowded = None;
         let mut index = 0;
         while let Some(next) = self.backlog.get(index) {
             if full.contains(&next.lane) {
@@ -477,16 +481,19 @@ impl<'a> Session<'a> {
                 }
                 Admission::Stale => drop(self.backlog.remove(index)),
                 Admission::NoRoom => return BacklogReason::Room { cost },
-                Admission::LaneFull => {
+                refused @ (Admission::NoShare | Admission::LaneFull) => {
+                    if matches!(refused, Admission::NoShare) {
+                        crowded = Some(next.lane);
+                    }
                     full.push(next.lane);
                     index += 1;
                 }
             }
         }
-        if full.is_empty() {
-            BacklogReason::No
-        } else {
-            BacklogReason::Lanes
+        match crowded {
+            Some(lane) => BacklogReason::Share(lane),
+            None if full.is_empty() => BacklogReason::No,
+            None => BacklogReason::Lanes,
         }
     }
 
@@ -494,6 +501,14 @@ impl<'a> Session<'a> {
     fn wait_for_room(&mut self, cost: usize) -> ControlFlow<End> {
         if !self.task.intake.wait_for_room(cost, PAUSE_AFTER) {
             self.pause();
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Waits briefly for room in the share of a partition without polling, then pauses the partition.
+    fn wait_for_share(&mut self, lane: u32) -> ControlFlow<End> {
+        if !self.task.intake.wait_for_share(lane) {
+            self.pause_and_resume();
         }
         ControlFlow::Continue(())
     }
@@ -514,7 +529,7 @@ impl<'a> Session<'a> {
                 false
             }
             // Half of the budget, so that a nearly used-up budget does not pause and resume with every message.
-            BacklogReason::No | BacklogReason::Lanes => {
+            BacklogReason::No | BacklogReason::Lanes | BacklogReason::Share(_) => {
                 intake.wait_for_half(PAUSED_TICK)
                     || (since.elapsed() > LONG_PAUSE && intake.wait_for_room(0, Duration::ZERO))
             }

@@ -16,6 +16,17 @@ use crate::message::Topic;
 const MIN_HELD: usize = 4096;
 /// How long the reading thread waits for more room than for one message.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
+/// A partition is read while it uses less than four times the free budget. So one partition of which nothing settles
+/// uses at most 4/5, two use 8/9 together, and so on: the others always have a part. Source: A. K. Choudhury and E. L.
+/// Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998.
+const SHARE: Halves = Halves(8);
+/// What a partition uses when there is room for several messages.
+const ROOMY: Halves = Halves(7);
+/// What a held partition uses when it is read again.
+const RESUMED: Halves = Halves(2);
+/// How long the budget, or the share of a partition, may be used up before partitions are paused. A pause discards
+/// prefetched records.
+pub(super) const PAUSE_AFTER: Duration = Duration::from_millis(200);
 /// The interval at which the waiting reading thread checks for other work.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -37,7 +48,7 @@ pub(super) enum PositionStorage {
 }
 
 /// Limits on outstanding deliveries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) bytes: usize,
     pub(super) messages: usize,
@@ -57,6 +68,14 @@ struct AssignedPartition {
     paused: bool,
     /// Assigned since librdkafka was last told.
     is_new: bool,
+    /// What its outstanding deliveries use of the budget, including those of earlier assignments.
+    used: Budget,
+    /// Not read, because it uses its share of the budget and little of that becomes free.
+    is_held: bool,
+    /// Whether a delivery has settled since [`Intake::note_progress`].
+    has_settled: bool,
+    /// When that last was the case, or nothing was outstanding.
+    progressed: Instant,
 }
 
 /// The answer to [`Intake::admit`].
@@ -68,7 +87,9 @@ pub(super) enum Admission {
     Stale,
     /// The budget is used up.
     NoRoom,
-    /// Its partition has too many offsets behind one that does not settle.
+    /// Its partition uses its whole share of the budget.
+    NoShare,
+    /// Its partition has too many offsets behind one that does not settle, or is held.
     LaneFull,
 }
 
@@ -85,18 +106,32 @@ pub(super) struct FlowChange {
 #[derive(Debug)]
 pub(super) struct Settlement {
     intake: Arc<Intake>,
+    lane: u32,
     ticket: Option<Ticket>,
     cost: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     ledger: Ledger,
     places: Vec<AssignedPartition>,
-    used_bytes: usize,
-    used_messages: usize,
-    /// The reading thread waits until no more than this is used. Waking it earlier would be a needless system call.
-    awaited: Option<Budget>,
+    budget: Budget,
+    used: Budget,
+    /// What the reading thread waits for. Waking it earlier would be a needless system call.
+    awaited: Option<Awaited>,
+}
+
+/// A part of the budget, in halves of what is free.
+#[derive(Debug, Clone, Copy)]
+struct Halves(usize);
+
+/// The room that the reading thread waits for.
+#[derive(Debug, Clone, Copy)]
+struct Awaited {
+    /// At most this is used.
+    total: Budget,
+    /// This partition has room for several messages.
+    lane: Option<u32>,
 }
 
 // === impl Intake ===
@@ -107,7 +142,13 @@ impl Intake {
     /// all of that is repeated if the process dies.
     pub(super) fn new(keeping: PositionStorage, budget: Budget) -> Self {
         Self {
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                ledger: Ledger::default(),
+                places: Vec::new(),
+                budget,
+                used: Budget::default(),
+                awaited: None,
+            }),
             changed: Condvar::new(),
             keeping,
             budget,
@@ -133,6 +174,10 @@ impl Intake {
             next: None,
             paused: false,
             is_new: false,
+            used: Budget::default(),
+            is_held: false,
+            has_settled: false,
+            progressed: Instant::now(),
         });
         Some(state.ledger.add_lane())
     }
@@ -152,6 +197,7 @@ impl Intake {
             if let Some(place) = state.place_mut(*lane) {
                 place.fresh = true;
                 place.is_new = true;
+                place.is_held = false;
             }
         }
     }
@@ -213,6 +259,14 @@ impl Intake {
         if !state.uses_at_most(self.before(cost)) {
             return Admission::NoRoom;
         }
+        if !state.uses_less(lane, SHARE) {
+            let is_held = state.place(lane).is_some_and(|place| place.is_held);
+            return if is_held {
+                Admission::LaneFull
+            } else {
+                Admission::NoShare
+            };
+        }
         let ticket = match self.keeping {
             PositionStorage::Offsets => match state.ledger.receive(lane, epoch, offset) {
                 Some(ticket) => Some(ticket),
@@ -220,14 +274,15 @@ impl Intake {
             },
             PositionStorage::Nothing => None,
         };
+        let cost = cost.min(self.budget.bytes);
+        state.used.add(cost);
         if let Some(place) = state.place_mut(lane) {
             place.next = Some(offset + 1);
+            place.used.add(cost);
         }
-        let cost = cost.min(self.budget.bytes);
-        state.used_bytes += cost;
-        state.used_messages += 1;
         Admission::Granted(Settlement {
             intake: Arc::clone(self),
+            lane,
             ticket,
             cost,
         })
@@ -259,18 +314,51 @@ impl Intake {
         }
     }
 
-    /// Waits until half of the budget is free; false on timeout.
+    /// Waits until half of the budget is free that held partitions do not use; false on timeout.
     pub(super) fn wait_for_half(&self, max_wait: Duration) -> bool {
-        let half = Budget {
-            bytes: self.budget.bytes / 2,
-            messages: self.budget.messages / 2,
+        let held = self.state().held();
+        let half = |all: usize, held: usize| held + all.saturating_sub(held) / 2;
+        let most = Budget {
+            bytes: half(self.budget.bytes, held.bytes),
+            messages: half(self.budget.messages, held.messages),
         };
-        self.wait_for_use(half, max_wait)
+        self.wait_for_use(most, max_wait)
     }
 
-    fn wait_for_use(&self, most: Budget, max_wait: Duration) -> bool {
-        let is_done = |state: &State| state.uses_at_most(most);
-        self.wait(Instant::now() + max_wait, most, is_done)
+    /// Notes which partitions make progress. Called at short intervals.
+    pub(super) fn note_progress(&self) {
+        let now = Instant::now();
+        for place in &mut self.state().places {
+            if std::mem::take(&mut place.has_settled) || place.used.messages == 0 {
+                place.progressed = now;
+            }
+        }
+    }
+
+    /// Waits until a partition has room for several messages, and a moment longer for an eighth of the budget. False if
+    /// it takes longer than [`PAUSE_AFTER`], or if nothing has settled for as long: the partition is then held, until it
+    /// uses less than what is free.
+    pub(super) fn wait_for_share(&self, lane: u32) -> bool {
+        let wait = |total, max_wait| {
+            let lane = Some(lane);
+            self.wait_for(Awaited { total, lane }, max_wait)
+        };
+        let progressed = self.state().place(lane).map(|place| place.progressed);
+        let is_still = progressed.is_some_and(|at| at.elapsed() > PAUSE_AFTER);
+        let has_room = wait(self.eighth(Budget::MAX), ROOM_PAUSE)
+            || (!is_still && wait(Budget::MAX, PAUSE_AFTER));
+        if let Some(place) = self.state().place_mut(lane) {
+            place.is_held = !has_room;
+        }
+        has_room
+    }
+
+    fn wait_for_use(&self, total: Budget, max_wait: Duration) -> bool {
+        self.wait_for(Awaited { total, lane: None }, max_wait)
+    }
+
+    fn wait_for(&self, room: Awaited, max_wait: Duration) -> bool {
+        self.wait(Instant::now() + max_wait, room, |state| state.has(room))
     }
 
     /// Waits until the only outstanding deliveries of these lanes are those that wait for an answer. Answers are not
@@ -281,7 +369,7 @@ impl Intake {
             let settled = |state: &State| lanes.iter().all(|lane| state.ledger.out(*lane) == 0);
             let now = Instant::now();
             let end = until();
-            if self.wait(end.min(now + CHECK_INTERVAL), Budget::MAX, settled) {
+            if self.wait(end.min(now + CHECK_INTERVAL), Awaited::ANY, settled) {
                 return true;
             }
             if Instant::now() >= end {
@@ -293,7 +381,7 @@ impl Intake {
     /// Waits until nothing is outstanding, or for a short while.
     pub(super) fn wait_for_all(&self, until: Instant) -> bool {
         let until = until.min(Instant::now() + CHECK_INTERVAL);
-        self.wait(until, Budget::MAX, |state| state.ledger.all_out() == 0)
+        self.wait(until, Awaited::ANY, |state| state.ledger.all_out() == 0)
     }
 
     /// Waits until the deadline or the end of the subscription. The end of the subscription does not notify the lock,
@@ -301,12 +389,12 @@ impl Intake {
     pub(super) fn wait_for_stop(&self, until: Instant, stopped: impl Fn() -> bool) {
         while !stopped() && Instant::now() < until {
             let until = until.min(Instant::now() + CHECK_INTERVAL);
-            self.wait(until, Budget::MAX, |_| false);
+            self.wait(until, Awaited::ANY, |_| false);
         }
     }
 
-    /// Checks `done` after every change that leaves at most this in use.
-    fn wait(&self, until: Instant, most: Budget, done: impl Fn(&State) -> bool) -> bool {
+    /// Checks `done` after every change after which `awaited` holds.
+    fn wait(&self, until: Instant, awaited: Awaited, done: impl Fn(&State) -> bool) -> bool {
         let mut state = self.state();
         loop {
             if done(&state) {
@@ -316,7 +404,7 @@ impl Intake {
             if left.is_zero() {
                 return false;
             }
-            state.awaited = Some(most);
+            state.awaited = Some(awaited);
             state = self
                 .changed
                 .wait_timeout(state, left)
@@ -360,22 +448,25 @@ impl Intake {
         self.positions(&lanes.collect::<Vec<_>>())
     }
 
-    /// Which partitions to pause and to resume; `everything` pauses all.
+    /// Which partitions to pause and to resume; `everything` pauses all. A held partition is not reported as full: what
+    /// it waits for is.
     pub(super) fn pace(&self, everything: bool) -> FlowChange {
         let mut state = self.state();
         let mut pace = FlowChange::default();
         for lane in 0..state.count() {
             let held = state.ledger.held(lane);
             let assigned = state.ledger.epoch(lane).is_some();
+            let is_resumed = state.uses_less(lane, RESUMED);
             let Some(place) = state.place_mut(lane) else {
                 continue;
             };
+            place.is_held &= !is_resumed;
             let full = held >= self.max_held || (place.paused && held > self.max_held / 2);
             if assigned && full {
                 let (topic, partition) = (&place.topic, place.partition);
                 pace.full.push(format!("{topic}/{partition}").into());
             }
-            let pause = everything || full;
+            let pause = everything || full || place.is_held;
             if !assigned || (pause == place.paused && !(pause && place.is_new)) {
                 continue;
             }
@@ -407,18 +498,72 @@ impl Budget {
         bytes: usize::MAX,
         messages: usize::MAX,
     };
+
+    /// Counts one more message.
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.messages += 1;
+    }
+
+    /// Counts one message less.
+    fn remove(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.messages = self.messages.saturating_sub(1);
+    }
+}
+
+// === impl Awaited ===
+
+impl Awaited {
+    /// Any change.
+    const ANY: Self = Self {
+        total: Budget::MAX,
+        lane: None,
+    };
 }
 
 // === impl State ===
 
 impl State {
     fn uses_at_most(&self, most: Budget) -> bool {
-        self.used_bytes <= most.bytes && self.used_messages <= most.messages
+        self.used.bytes <= most.bytes && self.used.messages <= most.messages
+    }
+
+    /// Whether a partition uses less than this. One that uses nothing does.
+    fn uses_less(&self, lane: u32, most: Halves) -> bool {
+        let Some(place) = self.place(lane) else {
+            return true;
+        };
+        let is_less = |used: usize, all: usize, in_use: usize| {
+            let free = all.saturating_sub(in_use);
+            used.saturating_mul(2) < free.saturating_mul(most.0)
+        };
+        let (own, all, in_use) = (place.used, self.budget, self.used);
+        own.messages == 0
+            || is_less(own.messages, all.messages, in_use.messages)
+                && is_less(own.bytes, all.bytes, in_use.bytes)
+    }
+
+    /// What held partitions use.
+    fn held(&self) -> Budget {
+        let held = self.places.iter().filter(|place| place.is_held);
+        held.fold(Budget::default(), |sum, place| Budget {
+            bytes: sum.bytes + place.used.bytes,
+            messages: sum.messages + place.used.messages,
+        })
+    }
+
+    fn has(&self, room: Awaited) -> bool {
+        self.uses_at_most(room.total) && room.lane.is_none_or(|lane| self.uses_less(lane, ROOMY))
     }
 
     /// Whether the reading thread waits for a change to this state.
     fn is_awaited(&self) -> bool {
-        self.awaited.is_some_and(|most| self.uses_at_most(most))
+        self.awaited.is_some_and(|room| self.has(room))
+    }
+
+    fn place(&self, lane: u32) -> Option<&AssignedPartition> {
+        self.places.get(usize::try_from(lane).ok()?)
     }
 
     fn place_mut(&mut self, lane: u32) -> Option<&mut AssignedPartition> {
@@ -437,8 +582,11 @@ impl Settle for Settlement {
     /// again to the new owner in any case.
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
         let mut state = self.intake.state();
-        state.used_bytes = state.used_bytes.saturating_sub(self.cost);
-        state.used_messages = state.used_messages.saturating_sub(1);
+        state.used.remove(self.cost);
+        if let Some(place) = state.place_mut(self.lane) {
+            place.used.remove(self.cost);
+            place.has_settled = true;
+        }
         let verdict = self.ticket.map_or(TicketState::Counted, |ticket| {
             state.ledger.settle(ticket, outcome)
         });
@@ -508,14 +656,21 @@ mod tests {
     #[test]
     fn the_reading_thread_is_not_woken_for_each_message() {
         let (intake, lane, epoch) = intake(PositionStorage::Offsets, 1600, 16);
-        let admit = |offset| granted(intake.admit(lane, epoch, offset, 1));
+        let other = intake.lane("t", 4).unwrap();
+        intake.assign(&[other]);
+        // The first partition has used up its share before the whole budget is used up.
+        let admit = |offset| {
+            let lane = if offset < 13 { lane } else { other };
+            granted(intake.admit(lane, epoch, offset, 1))
+        };
         let mut out: Vec<_> = (0..16).map(admit).collect();
         let mut settle = || out.pop().unwrap().settle(Outcome::Settled).unwrap();
-        intake.state().awaited = Some(intake.eighth(intake.before(1)));
+        let total = |total| Awaited { total, lane: None };
+        intake.state().awaited = Some(total(intake.eighth(intake.before(1))));
         settle();
         assert!(!intake.state().is_awaited());
         assert!(intake.wait_for_room(1, Duration::ZERO), "there is room");
-        intake.state().awaited = Some(intake.eighth(intake.before(1)));
+        intake.state().awaited = Some(total(intake.eighth(intake.before(1))));
         settle();
         assert!(intake.state().is_awaited());
     }
@@ -582,6 +737,88 @@ mod tests {
         assert_eq!(after.resume, pace.pause);
         assert!(after.full.is_empty());
         assert!(intake.pace(true).full.is_empty(), "that is the budget");
+    }
+
+    /// Admits records until no more are admitted.
+    fn fill(intake: &Arc<Intake>, lane: u32, cost: usize) -> Vec<Settlement> {
+        let (epoch, _) = intake.arrive(lane).unwrap();
+        let mut out = Vec::new();
+        while let Admission::Granted(settlement) =
+            intake.admit(lane, epoch, i64::try_from(out.len()).unwrap(), cost)
+        {
+            out.push(settlement);
+        }
+        out
+    }
+
+    #[test]
+    fn partitions_of_which_nothing_settles_leave_a_part_of_the_budget_to_the_others() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000_000, 1_000);
+        let lanes = [
+            lane,
+            intake.lane("t", 4).unwrap(),
+            intake.lane("t", 5).unwrap(),
+        ];
+        intake.assign(&lanes);
+        let out: Vec<_> = lanes.iter().map(|lane| fill(&intake, *lane, 1)).collect();
+        let admitted: Vec<_> = out.iter().map(Vec::len).collect();
+        assert_eq!(admitted, [800, 160, 32]);
+        for settlement in out.into_iter().flatten() {
+            Box::new(settlement).settle(Outcome::Abandoned).unwrap();
+        }
+        // The same by bytes.
+        let first = fill(&intake, lane, 10_000);
+        let second = fill(&intake, lanes[1], 10_000);
+        assert_eq!((first.len(), second.len()), (80, 16));
+    }
+
+    #[test]
+    fn a_held_partition_is_read_again_when_it_uses_less_than_what_is_free() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, usize::MAX, 1_000);
+        let other = intake.lane("t", 4).unwrap();
+        intake.assign(&[other]);
+        let mut out = fill(&intake, lane, 1);
+        let next = i64::try_from(out.len()).unwrap();
+        assert!(matches!(
+            intake.admit(lane, epoch, next, 1),
+            Admission::NoShare
+        ));
+        assert!(intake.pace(false).pause.is_empty(), "it may go on at once");
+        assert!(!intake.wait_for_share(lane));
+        let held = intake.pace(false);
+        assert_eq!(held.pause, [(Topic::new("t").unwrap(), 3)]);
+        assert!(held.full.is_empty(), "only the budget is short");
+        assert!(matches!(
+            intake.admit(lane, epoch, next, 1),
+            Admission::LaneFull
+        ));
+        assert!(
+            intake.wait_for_half(Duration::ZERO),
+            "of what the others have"
+        );
+        let mut settle = |count: usize| {
+            for settlement in out.drain(..count) {
+                Box::new(settlement).settle(Outcome::Settled).unwrap();
+            }
+        };
+        settle(300);
+        assert!(intake.pace(false).resume.is_empty(), "it uses half of all");
+        settle(1);
+        assert_eq!(intake.pace(false).resume, held.pause);
+        assert!(intake.wait_for_share(lane));
+    }
+
+    #[test]
+    fn a_held_partition_that_comes_back_is_not_held() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, usize::MAX, 1_000);
+        let _out = fill(&intake, lane, 1);
+        assert!(!intake.wait_for_share(lane));
+        assert_eq!(intake.pace(false).pause.len(), 1);
+        intake.revoke(&[lane]);
+        intake.assign(&[lane]);
+        assert_eq!(intake.pace(false).resume.len(), 1);
+        // What is outstanding of the earlier assignment still counts.
+        assert!(fill(&intake, lane, 1).is_empty());
     }
 
     #[test]
