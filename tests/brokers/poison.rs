@@ -43,6 +43,74 @@ fn ids(of: impl Fn(&str) -> bool) -> Vec<usize> {
     (0..MESSAGES).filter(|id| of(agent(*id))).collect()
 }
 
+/// A stream that is full, whose reader then makes room again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_fills_up_again_and_again_keeps_the_order() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    const MESSAGES: usize = 2_000;
+    const ROOM: i64 = 50;
+    let (plain, name) = (Plain::new(&kafka), unique("full"));
+    plain.create(&name, 1).await;
+    for id in 0..MESSAGES {
+        let body = request("good", id);
+        plain.publish(&name, Some(0), &body).await;
+    }
+    let jetstream = jetstream::new(async_nats::connect(&nats).await.unwrap());
+    let config = stream::Config {
+        name: name.replace('.', "-"),
+        subjects: vec![name.clone()],
+        retention: stream::RetentionPolicy::WorkQueue,
+        discard: stream::DiscardPolicy::New,
+        max_messages: ROOM,
+        ..stream::Config::default()
+    };
+    let stream = jetstream.create_stream(config).await.unwrap();
+    let bridge = Running::start(&format!(
+        "
+transports:
+  kafka: {{ type: kafka, brokers: ['{kafka}'] }}
+  nats: {{ type: nats, servers: ['{nats}'] }}
+bindings: [{{ name: in, transport: kafka, topics: [{name}], group: {name}, role: events }}]
+default_route: [{{ transport: nats, topic: {name}, stored: true }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    within("the stream is full", async {
+        while !format!("{:?}", bridge.report()).contains("(full)") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    let consumer = stream
+        .create_consumer(pull::Config {
+            durable_name: Some("reader".into()),
+            ..pull::Config::default()
+        })
+        .await
+        .unwrap();
+    let mut messages = consumer.messages().await.unwrap();
+    let mut arrived = Vec::new();
+    while arrived.len() < MESSAGES {
+        let message = within("a message", messages.next()).await.unwrap().unwrap();
+        arrived.push(id_of(&message.payload));
+        message.ack().await.unwrap();
+    }
+    // Messages that were in flight when the stream became full may precede the first one that it refused.
+    let in_order = (0..MESSAGES)
+        .zip(&arrived)
+        .take_while(|(expected, id)| expected == *id);
+    let refused = in_order.count();
+    let again = arrived
+        .iter()
+        .position(|id| *id == refused)
+        .unwrap_or(MESSAGES);
+    assert!(arrived[again..].is_sorted(), "after {refused}: {arrived:?}");
+    assert_eq!(arrived.iter().collect::<BTreeSet<_>>().len(), MESSAGES);
+    bridge.stop().await;
+}
+
 /// Kafka refuses some topics by its access control lists.
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_that_kafka_forbids_stop_no_other_message() {

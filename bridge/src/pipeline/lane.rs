@@ -113,6 +113,11 @@ impl<M, F> Lane<M, F> {
         self.in_flight -= 1;
     }
 
+    /// The number of messages whose copies are unconfirmed.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
     /// A copy of a message failed and has to be sent again.
     pub(super) fn failed(&mut self, number: u64, failed: F) {
         self.in_flight -= 1;

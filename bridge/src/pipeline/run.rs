@@ -10,13 +10,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use a2abus_transports::Delivery;
+use a2abus_transports::{Delivery, TransportErrorKind};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
 use tokio::task::coop::unconstrained;
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant};
 
 use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Sending, Unconfirmed};
@@ -45,10 +45,16 @@ struct BindingLane {
     is_fresh: bool,
     /// Counts the lane as held while it is set.
     held: Option<Held>,
+    /// Until when messages are sent one by one, because a destination was full. If room becomes free while several are in
+    /// flight, it may accept a later one after it has refused an earlier one.
+    singly_until: Option<Instant>,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
 struct Held(IntGauge);
+
+/// How long a lane sends messages one by one after a destination was full.
+const SINGLY: Duration = Duration::from_secs(60);
 
 // === impl Run ===
 
@@ -119,6 +125,9 @@ impl<'p> Run<'p> {
             Some((copies, kind)) => {
                 let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
                 entry.held.get_or_insert_with(held);
+                if kind == TransportErrorKind::Full {
+                    entry.singly_until = Some(Instant::now() + SINGLY);
+                }
                 entry.order.failed(number, Unconfirmed { copies, original });
             }
         }
@@ -203,6 +212,13 @@ impl<'p> Run<'p> {
 impl BindingLane {
     /// The next task, if the lane is free.
     fn next(&mut self) -> Option<Task<Received, Unconfirmed>> {
+        if let Some(until) = self.singly_until {
+            if Instant::now() > until {
+                self.singly_until = None;
+            } else if self.order.in_flight() > 0 {
+                return None;
+            }
+        }
         let task = self.order.next();
         if !self.order.is_held() {
             self.held = None;
