@@ -222,6 +222,7 @@ async fn every_content_of_a_tool_becomes_a_part_and_a_failure_a_failed_task() {
     let link = json!({ "uri": "https://a.example/b", "name": "b", "mimeType": "text/csv" });
     assert_eq!(parts[1]["file"], link);
     assert_eq!(parts[2]["text"], "<p>");
+    assert_eq!(parts[2]["metadata"]["uri"], "file:///a");
     assert_eq!(parts[4]["data"]["depth"], 3);
     let refused: Value = serde_json::from_str(&run("refuse").await).unwrap();
     let status = &refused["result"]["status"];
@@ -266,7 +267,23 @@ async fn a_message_without_a_tool_gets_the_names_of_all() {
     assert!(answer.contains("send one data part"), "{answer}");
     let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": "t" } });
     let answer = attached.post("/rpc/fixture", &get).await;
-    assert!(answer.contains("which has no tasks"), "{answer}");
+    assert!(answer.contains("it takes messages only"), "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_an_id_is_dropped_and_counted() {
+    let attached = Attached::open("").await;
+    let part = json!({ "kind": "data", "data": { "tool": "effect" } });
+    for mut body in [message("message/send", &part, None), call("effect")] {
+        body.as_object_mut().unwrap().remove("id");
+        attached.post("/rpc/fixture", &body).await;
+    }
+    let line = r#"a2abus_dropped_total{binding="agent-fixture",reason="no_id"} 2"#;
+    attached.until_metric(line).await;
+    // Later calls are executed.
+    attached.call("/rpc/fixture", "effect").await;
+    attached.until_effects(&["effect"]).await;
     attached.end().await;
 }
 

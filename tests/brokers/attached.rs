@@ -242,6 +242,20 @@ async fn a_call_is_lost_with_its_bridge(starts: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redelivered_request_gets_its_stored_answer_even_without_its_server() {
+    stored_answer_to(&call("effect")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redelivered_message_of_a2a_gets_its_stored_answer_even_without_its_server() {
+    let part = json!({ "kind": "data", "data": { "tool": "effect" } });
+    let message = json!({ "role": "user", "messageId": "m", "parts": [part] });
+    let params = json!({ "message": message });
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params });
+    stored_answer_to(&request.to_string()).await;
+}
+
+/// The request calls the tool `effect`.
+async fn stored_answer_to(request: &str) {
     let Some(world) = Recorded::open("1m").await else {
         return;
     };
@@ -249,7 +263,7 @@ async fn a_redelivered_request_gets_its_stored_answer_even_without_its_server() 
     let (topic, answers) = (&world.topic, &world.answers);
     let headers = [("kafka_replyTopic", Some(world.place.as_str()))];
     let bridge = Running::start(config).await;
-    plain.publish_with(topic, &headers, &call("effect")).await;
+    plain.publish_with(topic, &headers, request).await;
     let first = within("the answer", next(answers)).await;
     plain.publish_with(topic, &headers, &call("again")).await;
     within("the second answer", next(answers)).await;

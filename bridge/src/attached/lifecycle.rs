@@ -285,10 +285,6 @@ async fn list(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
 
 async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
-    struct Answer {
-        result: Box<RawValue>,
-    }
-    #[derive(Deserialize)]
     struct Page {
         #[serde(rename = "nextCursor", default)]
         next: Option<String>,
@@ -296,10 +292,21 @@ async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
     let mut pages = Vec::new();
     let mut params = json!({});
     for _ in 0..MAX_PAGES {
-        let answer = link.ask(method, &params.to_string()).await;
-        let answer = answer.ok()?.ok()?;
-        let Ok(Answer { result }) = serde_json::from_slice(&answer) else {
-            break;
+        let answer = link.ask(method, &params.to_string()).await.ok()?;
+        let result = match answer.map_err(|failure| failure.message().to_owned()) {
+            Ok(answer) => result_in(&answer),
+            Err(why) => Err(Some(why)),
+        };
+        let result = match result {
+            Ok(result) => result,
+            // It has no such lists.
+            Err(None) => break,
+            Err(Some(why)) => {
+                link.strange(&format!(
+                    "an attached server does not answer {method}: {why:.256}"
+                ));
+                return None;
+            }
         };
         let page: Result<Page, _> = serde_json::from_str(result.get());
         pages.push(result);
@@ -309,6 +316,33 @@ async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
         }
     }
     Some(pages)
+}
+
+/// The result in an answer, or why it has none: `None` if the server does not know the method.
+fn result_in(answer: &[u8]) -> Result<Box<RawValue>, Option<String>> {
+    #[derive(Deserialize)]
+    struct Answer {
+        result: Option<Box<RawValue>>,
+        error: Option<RpcError>,
+    }
+    #[derive(Deserialize)]
+    struct RpcError {
+        code: i64,
+        #[serde(default)]
+        message: String,
+    }
+    match serde_json::from_slice(answer) {
+        Ok(Answer {
+            result: Some(result),
+            ..
+        }) => Ok(result),
+        Ok(Answer {
+            error: Some(RpcError { code: -32_601, .. }),
+            ..
+        }) => Err(None),
+        Ok(Answer { error, .. }) => Err(Some(error.map(|it| it.message).unwrap_or_default())),
+        Err(error) => Err(Some(error.to_string())),
+    }
 }
 
 /// The version of a list: a number that depends on its content alone, so that several bridges that attach the same

@@ -109,15 +109,17 @@ impl AttachedBinding {
         }
     }
 
-    /// Passes a notification on to the server.
+    /// Passes a message without an id on to the server. An MCP server gets notifications only: it would ignore a request
+    /// without an id, or a message of A2A, and nobody would know.
     pub(super) async fn pass_on(&self, method: String, message: Bytes, held: Arc<Held>) {
         match (&*self.upstream, self.now_up()) {
             (Upstream::Plain(plain), _) => plain.notify(&method, message).await,
-            // An error means that the server has just ended, which is the same as not running.
-            (Upstream::Mcp(_), Some(up)) => drop(up.link.send(message).await),
-            (Upstream::Mcp(_), None) => {
-                tracing::debug!(binding = %self.intake.name, "message dropped: the server is not running")
+            (Upstream::Mcp(_), _) if !method.starts_with("notifications/") => {
+                self.dropped(&held, "no_id");
             }
+            (Upstream::Mcp(_), Some(up)) if up.link.send(message).await.is_ok() => {}
+            // It does not run, or has just ended.
+            (Upstream::Mcp(_), _) => self.dropped(&held, "not_running"),
         }
         held.done();
     }

@@ -12,7 +12,7 @@ use a2abus_plugin::protocol::jsonrpc;
 use a2abus_plugin::{Hint, Limits, Text, decode};
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::ask::Request;
@@ -295,9 +295,15 @@ fn part(item: &RawValue) -> Part {
             }
             _ => return None,
         };
+        // A text has no name in A2A 0.3.
+        let metadata = match (&content, &filename) {
+            (Content::Text(_), Some(uri)) => to_raw_value(&json!({ "uri": &**uri })).ok(),
+            _ => None,
+        };
         Some(Part {
             filename,
             media_type,
+            metadata,
             ..Part::of(content)
         })
     };
@@ -310,4 +316,4 @@ fn data_part(data: &RawValue) -> Part {
 
 /// The answer to other requests of A2A.
 const NO_TASKS: &str =
-    "this agent is an MCP server, which has no tasks: send it a message, or use tools/call";
+    "this agent is an MCP server: of A2A, it takes messages only; send it one, or use tools/call";
