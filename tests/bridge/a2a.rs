@@ -268,6 +268,13 @@ async fn a_card_has_the_members_of_every_generation() {
     assert_eq!(card["skills"][0]["name"], "forecast");
     assert_eq!(card["skills"][0]["examples"], json!(["Oslo?"]));
     assert_eq!(card["inputModes"], json!(["text", "data"]));
+    // Members of the JAF document.
+    assert_eq!(
+        card["authentication"],
+        json!({ "required": false, "schemes": [] })
+    );
+    let limit = json!({ "requests": 10, "window": 1, "burst": 10 });
+    assert_eq!(card["rateLimit"], limit);
     let maps = json_of(&front, "/a2a/agents/maps/card").await;
     assert_eq!(maps["capabilities"]["streaming"], false);
     assert_eq!(maps["outputModes"], json!(["file"]));

@@ -1338,6 +1338,30 @@ async fn a_part_has_one_content() {
 }
 
 #[tokio::test]
+async fn metadata_is_an_object() {
+    let bus = Bus::open().await;
+    let of_message = |metadata: Value| {
+        let mut params = with_part(&json!({ "text": "x" }));
+        params["message"]["metadata"] = metadata;
+        params
+    };
+    let of_part = with_part(&json!({ "text": "x", "metadata": [1] }));
+    for (params, member) in [
+        (of_message(json!("m")), "metadata"),
+        (of_part, "parts[1].metadata"),
+    ] {
+        let error = bus.ask("message/send", params).await["error"].take();
+        assert_eq!(error["code"], -32602, "{error}");
+        let why = format!("{member} must be an object");
+        assert!(error["message"].as_str().unwrap().contains(&why), "{error}");
+    }
+    for metadata in [json!(null), json!({ "a": 1 })] {
+        let answer = bus.ask("message/send", of_message(metadata)).await;
+        assert_eq!(answer["result"]["kind"], "message", "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn errors_have_what_ties_them_to_their_request() {
     let bus = Bus::open().await;
     let body = request("\"r-1\"", "tasks/get", json!({ "id": "nobody" }));

@@ -255,6 +255,9 @@ pub(crate) fn message(
     if parts.is_empty() {
         return Err(BadMessage::NoParts);
     }
+    if sender == Sender::Client {
+        check_metadata("metadata", wire.metadata)?;
+    }
     let message = Message {
         id,
         role,
@@ -277,6 +280,7 @@ fn parts_of(parts: &[&RawValue], sender: Sender) -> Result<Vec<Part>, BadMessage
             let wire: WirePart<'_> = object::from_slice(part.get().as_bytes())
                 .map_err(|error| BadMessage::Unreadable(format!("parts[{index}]: {error}")))?;
             if sender == Sender::Client {
+                check_metadata(&format!("parts[{index}].metadata"), wire.metadata)?;
                 wire.check(index)?;
             }
             let read = part_of(wire, part);
@@ -402,6 +406,17 @@ fn known_kind(kind: &str) -> bool {
 
 fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
+}
+
+/// Metadata of a client is an object, or `null`.
+fn check_metadata(member: &str, raw: Option<&RawValue>) -> Result<(), BadMessage> {
+    match raw {
+        Some(raw) if !is_object(raw) && raw.get() != "null" => {
+            let why = format!("{member} must be an object");
+            Err(BadMessage::Unreadable(why))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn object_of(raw: Option<&RawValue>) -> Option<Raw> {

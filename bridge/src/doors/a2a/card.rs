@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::calls::failure::SOON;
 use crate::config::{AgentCardConfig, SkillConfig};
 use crate::registry::Agents;
 use crate::registry::card::about;
@@ -24,6 +25,8 @@ pub(super) struct OfferedInterfaces {
     pub(super) http: String,
     /// Whether webhooks are supported.
     pub(super) push: bool,
+    /// How many requests a client may have in progress.
+    pub(super) at_a_time: usize,
 }
 
 /// The card of one agent.
@@ -96,6 +99,7 @@ fn card(
         json_rpc,
         http,
         push,
+        at_a_time,
     } = offer;
     json!({
         "name": name,
@@ -123,6 +127,9 @@ fn card(
         },
         // Clients are not authenticated, so there is no extended card.
         "supportsAuthenticatedExtendedCard": false,
+        "authentication": { "required": false, "schemes": [] },
+        // The limit that the X-RateLimit headers show. Source: docs/protocols/a2a.md §9.
+        "rateLimit": { "requests": at_a_time, "window": SOON, "burst": at_a_time },
         "defaultInputModes": inputs,
         "defaultOutputModes": outputs,
         "inputModes": modes(inputs),

@@ -49,6 +49,11 @@ impl Limits {
             .set_limit(config.max_tasks_per_context as usize);
     }
 
+    /// How many requests a client may have in progress.
+    pub(super) fn per_client(&self) -> usize {
+        self.clients.limit()
+    }
+
     /// Reserves this number of requests within the limit of their client.
     pub(in crate::doors) fn request(
         &self,

@@ -105,6 +105,7 @@ impl Settings {
             json_rpc: format!("{base}/a2a"),
             http: base.to_owned(),
             push: self.push.is_some(),
+            at_a_time: self.at_a_time.per_client(),
         }
     }
 
@@ -115,6 +116,7 @@ impl Settings {
             json_rpc: url.clone(),
             http: url,
             push: self.push.is_some(),
+            at_a_time: self.at_a_time.per_client(),
         }
     }
 }
