@@ -115,10 +115,11 @@ pub(crate) enum Upstream {
 pub(crate) struct Bounds {
     /// Maximum number of concurrent requests to its server.
     pub(crate) concurrency: usize,
-    /// The time limit of a request that sets none, and the longest that it may set.
+    /// The time limit of a request that sets none, and how long a call may continue after each message before its answer.
+    /// The calling bridge waits as long.
+    pub(crate) usual: Duration,
+    /// The longest time limit that a request may set.
     pub(crate) longest: Duration,
-    /// How long a call may continue after each message before its answer. The calling bridge waits as long.
-    pub(crate) between_parts: Duration,
     /// The time limit of a call whose answer has parts.
     pub(crate) longest_stream: Duration,
 }
@@ -134,6 +135,7 @@ struct Running {
 struct Log {
     refused: LogLimit,
     unanswered: LogLimit,
+    late: LogLimit,
     unclaimed: LogLimit,
     begun: LogLimit,
     unreported: LogLimit,
@@ -271,6 +273,7 @@ impl AttachedBinding {
                     "more messages were refused because they are not requests for this agent",
                 ),
                 unanswered: limit("more answers were not delivered"),
+                late: limit("more requests were not answered in time"),
                 unclaimed: limit("more requests wait to be recorded"),
                 begun: limit("more requests have been started before"),
                 unreported: limit("more changes of resources are lost"),

@@ -245,7 +245,7 @@ impl Metrics {
         }
     }
 
-    /// How many Kafka partitions of a binding are paused because a request in them waits.
+    /// How many Kafka partitions of a binding are paused because of their own records.
     pub fn paused_partitions(&self, binding: &Text, partitions: usize) {
         let gauge = self
             .paused_partitions
@@ -595,7 +595,7 @@ const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",
     unit: "partitions",
     labels: &["binding"],
-    help: "Kafka partitions that are not read because a request in them waits for its answer and holds back too many later records.",
+    help: "Kafka partitions that are not read because of their own records: a request waits for its answer and holds back too many later records, or nothing of them can be delivered and they use their share of the budget.",
 };
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",

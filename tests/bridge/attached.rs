@@ -272,6 +272,21 @@ async fn a_message_without_a_tool_gets_the_names_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_byte_order_mark_before_a_request_does_not_reach_the_program() {
+    let attached = Attached::open("").await;
+    let ping = r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#;
+    for path in ["/rpc/fixture", "/mcp/agents/fixture"] {
+        let request = attached.front.to(path, format!("\u{feff}{ping}"));
+        let request = request
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        let answer: Value = request.send().await.unwrap().json().await.unwrap();
+        assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 7, "result": {} }));
+    }
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_without_an_id_is_dropped_and_counted() {
     let attached = Attached::open("").await;
     let part = json!({ "kind": "data", "data": { "tool": "effect" } });

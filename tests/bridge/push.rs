@@ -174,6 +174,20 @@ async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
     assert_eq!(bus.get_from(&format!("{path}/second")).await, second);
     let listed = bus.get_from(&path).await;
     assert_eq!(listed["configs"].as_array().unwrap().len(), 2);
+    let first = bus.get_from(&format!("{path}?page_size=1")).await;
+    let token = first["nextPageToken"].as_str().unwrap();
+    let last = bus
+        .get_from(&format!("{path}?pageSize=1&pageToken={token}"))
+        .await;
+    assert_eq!(last["nextPageToken"], "");
+    let pages = [&first, &last].map(|page| page["configs"][0].clone());
+    assert_eq!(listed["configs"], json!(pages));
+    let none = json!({ "taskId": id, "pageSize": 0 });
+    let refused = bus.ask_1_0("ListTaskPushNotificationConfig", none).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    // Without an id, the one that was set without an id.
+    let get = bus.ask("tasks/pushNotificationConfig/get", json!({ "id": id }));
+    assert_eq!(get.await["result"], former);
     // There are as many as there may be.
     let third = json!({ "taskId": id, "id": "third", "url": hook.url });
     let refused = bus.ask_1_0("CreateTaskPushNotificationConfig", third).await;
@@ -183,6 +197,11 @@ async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
     let stored = bus.get_from(&format!("{path}/second")).await;
     let name = format!("tasks/{id}/pushNotificationConfigs/second");
     assert_eq!(stored["name"], name);
+    let named = json!({ "pushNotificationConfig": { "url": hook.url, "token": "q" } });
+    let set = bus
+        .post_to(&format!("{path}?config_id=second"), &named)
+        .await;
+    assert_eq!(set["pushNotificationConfig"]["id"], "second", "{set}");
     let around = json!({ "parent": format!("tasks/{id}"), "config_id": "second", "config": {
         "name": name, "push_notification_config": { "id": "second", "url": hook.url, "token": "new" },
     }});

@@ -32,6 +32,6 @@ pub use message::{
 };
 pub use secret::{Revealed, Secret, SecretError};
 pub use transport::{
-    Address, Confirmation, Consumer, Guarantee, Health, LAG_INTERVAL, QUEUE_DEADLINE, Reading,
-    Receipt, Share, Subscription, TopicFilter, Transport,
+    Address, Confirmation, Consumer, Guarantee, Health, LAG_INTERVAL, PauseCause, PausedPartition,
+    QUEUE_DEADLINE, Reading, Receipt, Share, Subscription, TopicFilter, Transport,
 };

@@ -121,6 +121,25 @@ pub struct Subscription {
     pub budget_messages: usize,
 }
 
+/// A partition that is not read, although the budget has room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PausedPartition {
+    /// `TOPIC/PARTITION`.
+    pub partition: Text,
+    /// Why it is not read.
+    pub cause: PauseCause,
+}
+
+/// Why a partition is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseCause {
+    /// Too many messages after an outstanding one are already settled: Kafka commits in order, and would deliver all of
+    /// them again after a crash.
+    Behind,
+    /// Nothing of it settles, and it uses its share of the budget.
+    Stalled,
+}
+
 /// How a subscription shares and stores its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
@@ -237,7 +256,7 @@ pub struct Consumer {
     leave: Option<CancellationToken>,
     share: Option<watch::Receiver<Share>>,
     lag: Option<watch::Receiver<Option<u64>>>,
-    paused: Option<watch::Receiver<Vec<Text>>>,
+    paused: Option<watch::Receiver<Vec<PausedPartition>>>,
     lost: Option<CancellationToken>,
 }
 
@@ -472,16 +491,14 @@ impl Consumer {
 
     /// The same, for a source that may pause single partitions.
     #[cfg(feature = "kafka")]
-    pub(crate) fn with_paused(mut self, paused: watch::Receiver<Vec<Text>>) -> Self {
+    pub(crate) fn with_paused(mut self, paused: watch::Receiver<Vec<PausedPartition>>) -> Self {
         self.paused = Some(paused);
         self
     }
 
-    /// The partitions, as `TOPIC/PARTITION`, that are paused because too many messages after an outstanding delivery
-    /// are already settled: Kafka commits in order, and would deliver all of them again after a crash. `None` for
-    /// sources where this cannot happen.
+    /// The partitions that are paused because of their own messages. `None` for sources where this cannot happen.
     #[must_use]
-    pub fn paused(&self) -> Option<watch::Receiver<Vec<Text>>> {
+    pub fn paused(&self) -> Option<watch::Receiver<Vec<PausedPartition>>> {
         self.paused.clone()
     }
 

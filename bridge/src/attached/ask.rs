@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc};
-use a2abus_plugin::{Event, Mapped, Text, Unit, extension};
+use a2abus_plugin::{Event, Hint, Limits, Mapped, Text, Unit, decode, extension};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -124,6 +124,10 @@ impl Ask {
         (agent, place): (&Text, Option<&str>),
     ) -> Result<Self, Box<Rejected>> {
         let found = inside.and_then(|it| Some((it.json_rpc?, it.bytes, it.index)));
+        let found = found.map(|(message, body, index)| {
+            let (message, body) = without_mark(message, body);
+            (message, body, index)
+        });
         let Some((message, body, index)) = found else {
             let why = "expected a JSON-RPC request on this topic";
             return Err(Rejected::new(
@@ -190,6 +194,27 @@ impl Ask {
             "notifications/initialized" | "notifications/roots/list_changed" => Self::Nothing,
             _ => Self::Message(method.to_owned(), body),
         }
+    }
+}
+
+/// The message without a byte order mark, which few servers accept.
+fn without_mark(message: JsonRpc, body: Bytes) -> (JsonRpc, Bytes) {
+    const MARK: &[u8] = b"\xEF\xBB\xBF";
+    if !body.starts_with(MARK) {
+        return (message, body);
+    }
+    let rest = body.slice(MARK.len()..);
+    let unit = decode(&rest, &Hint::default(), &Limits::default()).into_only();
+    let again = unit
+        .ok()
+        .and_then(Result::ok)
+        .and_then(|unit| unit.json_rpc);
+    match again {
+        Some(mut again) => {
+            again.dialect = message.dialect;
+            (again, rest)
+        }
+        None => (message, body),
     }
 }
 

@@ -283,7 +283,12 @@ impl AttachedBinding {
         let work = async { Ok(work.await) };
         let both = async { tokio::try_join!(work, publishing).and_then(|(answer, ())| answer) };
         let answer = deadlines.limit(pin!(both)).await;
-        let answer = answer.unwrap_or_else(|| Err(late("its server did not answer in time")));
+        let answer = answer.unwrap_or_else(|| {
+            if let Some(suppressed) = self.log.late.allow() {
+                tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "the server of an attached agent did not answer a request in time");
+            }
+            Err(late("its server did not answer in time"))
+        });
         CallResult {
             answer: match answer {
                 Ok(body) => match &request.message_context {
@@ -310,14 +315,11 @@ impl AttachedBinding {
 impl Deadlines {
     fn of(request: &Request, bounds: Bounds) -> Self {
         let now = Instant::now();
-        let left = request.left.unwrap_or(bounds.longest).min(bounds.longest);
+        let left = request.left.unwrap_or(bounds.usual).min(bounds.longest);
         // Only calls from a bridge may be extended: that bridge cancels the call when its caller stops waiting. Nobody
         // would cancel other requests.
         let (between_parts, longest) = if request.requester.is_call() {
-            (
-                bounds.between_parts.max(left),
-                bounds.longest_stream.max(left),
-            )
+            (bounds.usual.max(left), bounds.longest_stream.max(left))
         } else {
             (left, left)
         };

@@ -293,7 +293,7 @@ impl Parts<'_> {
             Bounds {
                 concurrency: attach.concurrency as usize,
                 longest: calls.max_timeout.0,
-                between_parts: calls.timeout.0,
+                usual: calls.timeout.0,
                 longest_stream: calls.stream_timeout.0.max(calls.max_timeout.0),
             },
             self.log,

@@ -74,8 +74,8 @@ pub struct BindingConfig {
     /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. A Kafka partition
-    /// uses at most four times what is free, thus at most 4/5, so that the others always have a part. The waiting
+    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Kafka partitions
+    /// of which nothing can be delivered use at most as much beside it; the others are read on. The waiting
     /// requests of one agent hold at most a quarter of it, all waiting requests at most three quarters; a request above
     /// that gets the error `exhausted` at once. A single request that is larger than the quarter may wait if it is the
     /// only one of its agent.
@@ -84,8 +84,8 @@ pub struct BindingConfig {
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Maximum number of messages received and not yet acknowledged; at the limit the source is paused. Kafka
-    /// partitions and waiting requests have the same shares as in `budget_bytes`. A Kafka partition is also paused when 8 times as many
+    /// Maximum number of messages received and not yet acknowledged; at the limit the source is paused. Waiting
+    /// requests have the same shares, and Kafka partitions the same rule, as in `budget_bytes`. A Kafka partition is also paused when 8 times as many
     /// records (at least 4096) were read after one that is not acknowledged yet.
     ///
     /// Wrong: too small slows the binding down; too large costs memory, and more messages are redelivered after a

@@ -371,9 +371,9 @@ pub(super) async fn read_body(
             let announced = headers.get(header::CONTENT_LENGTH);
             let message = match announced.and_then(|length| length.to_str().ok()) {
                 Some(length) => format!(
-                    "the body has {length} bytes, but only {limit} are allowed; send less at a time"
+                    "the body has {length} bytes, but only {limit} are allowed (limits.max_bytes); send less at a time"
                 ),
-                None => format!("the body is larger than {limit} bytes; send less at a time"),
+                None => format!("the body is larger than {limit} bytes (limits.max_bytes); send less at a time"),
             };
             (
                 StatusCode::PAYLOAD_TOO_LARGE,

@@ -186,12 +186,14 @@ impl<'p> Run<'p> {
         now.is_some()
     }
 
-    /// Settles messages in held lanes whose requesters no longer wait, so that others can be received.
+    /// Settles messages in held lanes whose requesters no longer wait, or which another replica now reads, so that others
+    /// can be received.
     pub(super) fn settle_unwanted(&mut self) {
         let pipeline = self.pipeline;
         let is_unwanted = |received: &Received| {
             let mut copies = received.copies.iter();
-            !received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy))
+            !received.original.is_current()
+                || (!received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy)))
         };
         for lane in self.lanes.values_mut().filter(|lane| lane.order.is_held()) {
             for Received {

@@ -185,8 +185,14 @@ impl Pipeline {
             && call.is_none_or(|call| !self.calls.has_ended(call))
     }
 
-    /// Counts and logs a copy that is no longer wanted.
+    /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
+        if !original.is_current() {
+            return tracing::debug!(
+                topic = %shown_topic(copy.address.topic.as_str()),
+                "a copy is not sent again, because its partition has moved"
+            );
+        }
         let is_expired = copy.expires.is_some_and(clock::is_over);
         let reason = if is_expired { "expired" } else { "call_ended" };
         let of = Undelivered {
@@ -204,7 +210,7 @@ impl Pipeline {
         in_flight: &mut InFlight,
     ) {
         for (copy, holder) in copies {
-            if !self.is_wanted(&copy) {
+            if !self.is_wanted(&copy) || (holder.is_some() && !in_flight.original.is_current()) {
                 self.unwanted(&copy, &in_flight.original);
                 continue;
             }
@@ -299,7 +305,7 @@ impl Pipeline {
     async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
         let mut copy = Some(copy);
         while let Some(sending) = copy {
-            let is_wanted = || self.is_wanted(&sending);
+            let is_wanted = || self.is_wanted(&sending) && original.is_current();
             copy = match self.publisher.until_confirmed_if(&sending, is_wanted).await {
                 Ok(true) => {
                     self.calls.note_published(&sending);

@@ -135,6 +135,15 @@ impl Routed {
 // === impl Original ===
 
 impl Original {
+    /// Whether the message still belongs to this replica: its Kafka partition may have moved to another one, which reads
+    /// the message again.
+    pub(super) fn is_current(&self) -> bool {
+        match &self.settlement {
+            Settlement::Now(acknowledger) => acknowledger.is_current(),
+            Settlement::Shared(unsettled) => unsettled.is_current(),
+        }
+    }
+
     pub(super) fn undelivered(&self) -> Undelivered<'_> {
         Undelivered {
             message: &self.message,

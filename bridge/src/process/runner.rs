@@ -6,8 +6,8 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
-    AnyTransport, Consumer, Reading, Share, Subscription, Transport as _, TransportError,
-    TransportErrorKind,
+    AnyTransport, Consumer, PauseCause, PausedPartition, Reading, Share, Subscription,
+    Transport as _, TransportError, TransportErrorKind,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -128,23 +128,30 @@ impl Runner {
         }
     }
 
-    /// Logs and counts partitions that are paused because of one unanswered request. Never ends.
-    async fn watch_paused(&self, paused: Option<watch::Receiver<Vec<Text>>>) {
+    /// Logs and counts partitions that are paused because of their own messages. Never ends.
+    async fn watch_paused(&self, paused: Option<watch::Receiver<Vec<PausedPartition>>>) {
         let name = self.name();
         let mut before = Vec::new();
         if let Some(mut paused) = paused {
             while paused.changed().await.is_ok() {
                 let now = paused.borrow_and_update().clone();
                 self.metrics.paused_partitions(name, now.len());
-                for partition in now.iter().filter(|partition| !before.contains(*partition)) {
+                for paused in now.iter().filter(|paused| !before.contains(*paused)) {
                     if let Some(suppressed) = self.pauses.allow() {
-                        tracing::warn!(binding = %name, %partition, suppressed,
-                            "paused a partition: too many records were read after a request that is still unanswered");
+                        let why = match paused.cause {
+                            PauseCause::Behind => {
+                                "too many records were read after a request that is still unanswered"
+                            }
+                            PauseCause::Stalled => {
+                                "its messages use the budget, and wait for a destination that accepts none; other partitions are read"
+                            }
+                        };
+                        tracing::warn!(binding = %name, partition = %paused.partition, suppressed, "paused a partition: {why}");
                     }
                 }
-                for partition in before.iter().filter(|partition| !now.contains(partition)) {
+                for paused in before.iter().filter(|paused| !now.contains(paused)) {
                     if let Some(suppressed) = self.resumptions.allow() {
-                        tracing::info!(binding = %name, %partition, suppressed, "resumed a paused partition");
+                        tracing::info!(binding = %name, partition = %paused.partition, suppressed, "resumed a paused partition");
                     }
                 }
                 before = now;

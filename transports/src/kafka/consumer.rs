@@ -40,7 +40,7 @@ use super::writer::position;
 use crate::delivery::{Acknowledger, Delivery, Origin};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
-use crate::transport::{Consumer, LAG_INTERVAL, Reader, Share};
+use crate::transport::{Consumer, LAG_INTERVAL, PausedPartition, Reader, Share};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
 const TICK: Duration = Duration::from_millis(100);
@@ -103,7 +103,7 @@ struct Task {
     /// For members of a group: where the lag is reported.
     lag: Option<watch::Sender<Option<u64>>>,
     /// Where the reader reports the partitions that are paused because of their own records.
-    full: watch::Sender<Vec<Text>>,
+    full: watch::Sender<Vec<PausedPartition>>,
 }
 
 /// A client and its reading state.
@@ -499,8 +499,13 @@ impl<'a> Session<'a> {
 
     /// Waits briefly for room without polling, then pauses the partitions.
     fn wait_for_room(&mut self, cost: usize) -> ControlFlow<End> {
-        if !self.task.intake.wait_for_room(cost, PAUSE_AFTER) {
-            self.pause();
+        let intake = &self.task.intake;
+        if !intake.wait_for_room(cost, PAUSE_AFTER) {
+            if intake.find_stalled() {
+                self.pause_and_resume();
+            } else {
+                self.pause();
+            }
         }
         ControlFlow::Continue(())
     }
@@ -519,8 +524,8 @@ impl<'a> Session<'a> {
         let detached = self.task.deliveries.is_closed();
         let resume = match blocked {
             BacklogReason::Room { cost } => {
-                intake.wait_for_room(cost, PAUSED_TICK);
-                false
+                // Others may go on beside stalled partitions.
+                !intake.wait_for_room(cost, PAUSED_TICK) && intake.find_stalled()
             }
             _ if detached => {
                 intake.wait_for_stop(Instant::now() + PAUSED_TICK, || {

@@ -2,28 +2,24 @@
 //!
 //! One lock, held for a few instructions. The thread waits on it for room or for outcomes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use a2abus_plugin::Text;
 
 use crate::delivery::{Outcome, Settle};
 use crate::error::TransportError;
 use crate::kafka::offsets::{Ledger, Ticket, TicketState};
 use crate::message::Topic;
+use crate::transport::{PauseCause, PausedPartition};
 
 /// The minimum of the number of offsets per partition that may wait behind an unsettled one; see [`Intake::new`].
 const MIN_HELD: usize = 4096;
 /// How long the reading thread waits for more room than for one message.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
-/// A partition is read while it uses less than four times the free budget. So one partition of which nothing settles
-/// uses at most 4/5, two use 8/9 together, and so on: the others always have a part. Source: A. K. Choudhury and E. L.
-/// Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998.
-const SHARE: Halves = Halves(8);
-/// What a partition uses when there is room for several messages.
-const ROOMY: Halves = Halves(7);
-/// What a held partition uses when it is read again.
-const RESUMED: Halves = Halves(2);
+/// How long the oldest outstanding delivery of a partition may be the same before the partition counts as stalled.
+const STILL: Duration = Duration::from_secs(3);
+/// Shares are compared in eighths.
+const EIGHTHS: usize = 8;
 /// How long the budget, or the share of a partition, may be used up before partitions are paused. A pause discards
 /// prefetched records.
 pub(super) const PAUSE_AFTER: Duration = Duration::from_millis(200);
@@ -68,14 +64,24 @@ struct AssignedPartition {
     paused: bool,
     /// Assigned since librdkafka was last told.
     is_new: bool,
-    /// What its outstanding deliveries use of the budget, including those of earlier assignments.
+    /// What its outstanding deliveries use of the budget, including those of earlier assignments, but not those that wait
+    /// for an answer: their number has a limit of its own.
     used: Budget,
+    /// The sequence number of the oldest of them, and since when.
+    oldest: (Option<u64>, Instant),
+    /// Whether nothing of it settles. Then it is not read, and the budget does not count what it uses.
+    is_stalled: bool,
     /// Not read, because it uses its share of the budget and little of that becomes free.
     is_held: bool,
-    /// Whether a delivery has settled since [`Intake::note_progress`].
-    has_settled: bool,
-    /// When that last was the case, or nothing was outstanding.
-    progressed: Instant,
+}
+
+/// Whether, and as what, a delivery counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Out,
+    /// It waits for an answer.
+    Waiting,
+    Settled,
 }
 
 /// The answer to [`Intake::admit`].
@@ -89,15 +95,15 @@ pub(super) enum Admission {
     NoRoom,
     /// Its partition uses its whole share of the budget.
     NoShare,
-    /// Its partition has too many offsets behind one that does not settle, or is held.
+    /// Its partition has too many offsets behind one that does not settle, is stalled, or is held.
     LaneFull,
 }
 
 /// Partitions to pause and to resume.
 #[derive(Debug, Default)]
 pub(super) struct FlowChange {
-    /// All partitions with too many records of their own, as `TOPIC/PARTITION`.
-    pub(super) full: Vec<Text>,
+    /// All partitions that are paused because of their own records.
+    pub(super) full: Vec<PausedPartition>,
     pub(super) pause: Vec<(Topic, i32)>,
     pub(super) resume: Vec<(Topic, i32)>,
 }
@@ -109,6 +115,7 @@ pub(super) struct Settlement {
     lane: u32,
     ticket: Option<Ticket>,
     cost: usize,
+    is_waiting: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -116,14 +123,14 @@ struct State {
     ledger: Ledger,
     places: Vec<AssignedPartition>,
     budget: Budget,
+    /// What all deliveries use, except those of stalled partitions.
     used: Budget,
+    /// How many partitions are assigned, and how many of all are stalled.
+    assigned: usize,
+    stalled: usize,
     /// What the reading thread waits for. Waking it earlier would be a needless system call.
     awaited: Option<Awaited>,
 }
-
-/// A part of the budget, in halves of what is free.
-#[derive(Debug, Clone, Copy)]
-struct Halves(usize);
 
 /// The room that the reading thread waits for.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +154,8 @@ impl Intake {
                 places: Vec::new(),
                 budget,
                 used: Budget::default(),
+                assigned: 0,
+                stalled: 0,
                 awaited: None,
             }),
             changed: Condvar::new(),
@@ -175,9 +184,9 @@ impl Intake {
             paused: false,
             is_new: false,
             used: Budget::default(),
+            oldest: (None, Instant::now()),
+            is_stalled: false,
             is_held: false,
-            has_settled: false,
-            progressed: Instant::now(),
         });
         Some(state.ledger.add_lane())
     }
@@ -200,6 +209,7 @@ impl Intake {
                 place.is_held = false;
             }
         }
+        state.count_assigned();
     }
 
     /// Ends the epoch of these lanes.
@@ -208,6 +218,7 @@ impl Intake {
         for lane in lanes {
             state.ledger.revoke(*lane);
         }
+        state.count_assigned();
     }
 
     /// Ends the epoch of all lanes, because their client has ended.
@@ -219,6 +230,7 @@ impl Intake {
         for place in &mut state.places {
             place.paused = false;
         }
+        state.count_assigned();
     }
 
     /// Whether any lane is assigned.
@@ -253,19 +265,15 @@ impl Intake {
         if state.ledger.epoch(lane) != Some(epoch) {
             return Admission::Stale;
         }
-        if state.ledger.held(lane) >= self.max_held {
+        let is_paused = |place: &AssignedPartition| place.is_stalled || place.is_held;
+        if state.ledger.held(lane) >= self.max_held || state.place(lane).is_some_and(is_paused) {
             return Admission::LaneFull;
+        }
+        if !state.uses_less(lane, EIGHTHS) {
+            return Admission::NoShare;
         }
         if !state.uses_at_most(self.before(cost)) {
             return Admission::NoRoom;
-        }
-        if !state.uses_less(lane, SHARE) {
-            let is_held = state.place(lane).is_some_and(|place| place.is_held);
-            return if is_held {
-                Admission::LaneFull
-            } else {
-                Admission::NoShare
-            };
         }
         let ticket = match self.keeping {
             PositionStorage::Offsets => match state.ledger.receive(lane, epoch, offset) {
@@ -285,6 +293,7 @@ impl Intake {
             lane,
             ticket,
             cost,
+            is_waiting: AtomicBool::new(false),
         })
     }
 
@@ -314,39 +323,58 @@ impl Intake {
         }
     }
 
-    /// Waits until half of the budget is free that held partitions do not use; false on timeout.
+    /// Waits until half of the budget is free; false on timeout.
     pub(super) fn wait_for_half(&self, max_wait: Duration) -> bool {
-        let held = self.state().held();
-        let half = |all: usize, held: usize| held + all.saturating_sub(held) / 2;
-        let most = Budget {
-            bytes: half(self.budget.bytes, held.bytes),
-            messages: half(self.budget.messages, held.messages),
+        let half = Budget {
+            bytes: self.budget.bytes / 2,
+            messages: self.budget.messages / 2,
         };
-        self.wait_for_use(most, max_wait)
+        self.wait_for_use(half, max_wait)
     }
 
-    /// Notes which partitions make progress. Called at short intervals.
+    /// Notes the oldest delivery of each partition. A stalled partition that has a new one is read again.
     pub(super) fn note_progress(&self) {
-        let now = Instant::now();
-        for place in &mut self.state().places {
-            if std::mem::take(&mut place.has_settled) || place.used.messages == 0 {
-                place.progressed = now;
+        let (mut state, now) = (self.state(), Instant::now());
+        for lane in 0..state.count() {
+            let oldest = state.ledger.oldest_out(lane);
+            let Some(place) = state.place_mut(lane) else {
+                continue;
+            };
+            if oldest.is_none() || oldest != place.oldest.0 {
+                place.oldest = (oldest, now);
+                state.set_stalled(lane, false);
             }
         }
     }
 
-    /// Waits until a partition has room for several messages, and a moment longer for an eighth of the budget. False if
-    /// it takes longer than [`PAUSE_AFTER`], or if nothing has settled for as long: the partition is then held, until it
-    /// uses less than what is free.
+    /// Called when the budget is used up. Partitions that use at least an equal share of it, and of which nothing
+    /// settles, no longer count. Then each of the others gets an equal share, so at most as much as the budget is used
+    /// beside it. Returns whether there is a new one.
+    pub(super) fn find_stalled(&self) -> bool {
+        let mut state = self.state();
+        let mut is_news = false;
+        for lane in 0..state.count() {
+            let is_still = state.place(lane).is_some_and(|place| {
+                let (oldest, since) = place.oldest;
+                oldest.is_some() && !place.is_stalled && since.elapsed() >= STILL
+            });
+            // A partition that is alone leaves nothing to others.
+            if is_still && state.assigned > 1 && !state.uses_less_than_share(lane, EIGHTHS) {
+                state.set_stalled(lane, true);
+                is_news = true;
+            }
+        }
+        is_news
+    }
+
+    /// Waits until a partition has room for several messages in its share. False if that takes longer than
+    /// [`PAUSE_AFTER`]: the partition is then held, until it uses less than half of its share.
     pub(super) fn wait_for_share(&self, lane: u32) -> bool {
-        let wait = |total, max_wait| {
-            let lane = Some(lane);
-            self.wait_for(Awaited { total, lane }, max_wait)
+        let room = Awaited {
+            total: Budget::MAX,
+            lane: Some(lane),
         };
-        let progressed = self.state().place(lane).map(|place| place.progressed);
-        let is_still = progressed.is_some_and(|at| at.elapsed() > PAUSE_AFTER);
-        let has_room = wait(self.eighth(Budget::MAX), ROOM_PAUSE)
-            || (!is_still && wait(Budget::MAX, PAUSE_AFTER));
+        let has_room = self.wait_for(room, PAUSE_AFTER);
         if let Some(place) = self.state().place_mut(lane) {
             place.is_held = !has_room;
         }
@@ -448,25 +476,29 @@ impl Intake {
         self.positions(&lanes.collect::<Vec<_>>())
     }
 
-    /// Which partitions to pause and to resume; `everything` pauses all. A held partition is not reported as full: what
-    /// it waits for is.
+    /// Which partitions to pause and to resume; `everything` pauses all.
     pub(super) fn pace(&self, everything: bool) -> FlowChange {
         let mut state = self.state();
         let mut pace = FlowChange::default();
         for lane in 0..state.count() {
             let held = state.ledger.held(lane);
             let assigned = state.ledger.epoch(lane).is_some();
-            let is_resumed = state.uses_less(lane, RESUMED);
+            let is_resumed = state.uses_less(lane, EIGHTHS / 2);
             let Some(place) = state.place_mut(lane) else {
                 continue;
             };
             place.is_held &= !is_resumed;
             let full = held >= self.max_held || (place.paused && held > self.max_held / 2);
-            if assigned && full {
-                let (topic, partition) = (&place.topic, place.partition);
-                pace.full.push(format!("{topic}/{partition}").into());
+            let cause = match (place.is_stalled, full) {
+                (true, _) => Some(PauseCause::Stalled),
+                (false, true) => Some(PauseCause::Behind),
+                (false, false) => None,
+            };
+            if let Some(cause) = cause.filter(|_| assigned) {
+                let partition = format!("{}/{}", place.topic, place.partition).into();
+                pace.full.push(PausedPartition { partition, cause });
             }
-            let pause = everything || full || place.is_held;
+            let pause = everything || cause.is_some() || place.is_held;
             if !assigned || (pause == place.paused && !(pause && place.is_new)) {
                 continue;
             }
@@ -529,32 +561,78 @@ impl State {
         self.used.bytes <= most.bytes && self.used.messages <= most.messages
     }
 
-    /// Whether a partition uses less than this. One that uses nothing does.
-    fn uses_less(&self, lane: u32, most: Halves) -> bool {
-        let Some(place) = self.place(lane) else {
-            return true;
-        };
-        let is_less = |used: usize, all: usize, in_use: usize| {
-            let free = all.saturating_sub(in_use);
-            used.saturating_mul(2) < free.saturating_mul(most.0)
-        };
-        let (own, all, in_use) = (place.used, self.budget, self.used);
-        own.messages == 0
-            || is_less(own.messages, all.messages, in_use.messages)
-                && is_less(own.bytes, all.bytes, in_use.bytes)
+    /// Whether a partition uses less than these eighths of its share. As long as none is stalled, there are no shares.
+    fn uses_less(&self, lane: u32, eighths: usize) -> bool {
+        self.stalled == 0 || self.uses_less_than_share(lane, eighths)
     }
 
-    /// What held partitions use.
-    fn held(&self) -> Budget {
-        let held = self.places.iter().filter(|place| place.is_held);
-        held.fold(Budget::default(), |sum, place| Budget {
-            bytes: sum.bytes + place.used.bytes,
-            messages: sum.messages + place.used.messages,
-        })
+    /// Whether a partition uses less than these eighths of an equal share of the budget. One that uses nothing does.
+    fn uses_less_than_share(&self, lane: u32, eighths: usize) -> bool {
+        let Some(used) = self.place(lane).map(|place| place.used) else {
+            return true;
+        };
+        let is_less = |used: usize, all: usize| {
+            let share = (all / self.assigned.max(1)).max(1);
+            used.saturating_mul(EIGHTHS) < share.saturating_mul(eighths)
+        };
+        used.messages == 0
+            || (is_less(used.messages, self.budget.messages)
+                && is_less(used.bytes, self.budget.bytes))
+    }
+
+    fn set_stalled(&mut self, lane: u32, is_stalled: bool) {
+        let Some(place) = self.place_mut(lane) else {
+            return;
+        };
+        if std::mem::replace(&mut place.is_stalled, is_stalled) == is_stalled {
+            return;
+        }
+        let of = place.used;
+        if is_stalled {
+            self.stalled += 1;
+            self.used.bytes = self.used.bytes.saturating_sub(of.bytes);
+            self.used.messages = self.used.messages.saturating_sub(of.messages);
+        } else {
+            self.stalled -= 1;
+            self.used.bytes += of.bytes;
+            self.used.messages += of.messages;
+        }
+    }
+
+    fn count_assigned(&mut self) {
+        let lanes = 0..self.count();
+        let assigned = lanes.filter(|lane| self.ledger.epoch(*lane).is_some());
+        self.assigned = assigned.count();
+    }
+
+    /// Counts a delivery that begins or ends to wait for an answer, or is settled.
+    fn recount(&mut self, lane: u32, cost: usize, (before, now): (Counted, Counted)) {
+        let Some(place) = self.place_mut(lane) else {
+            return;
+        };
+        let is_stalled = place.is_stalled;
+        match (before, now) {
+            (Counted::Out, Counted::Waiting | Counted::Settled) => place.used.remove(cost),
+            (Counted::Waiting, Counted::Out) => place.used.add(cost),
+            _ => {}
+        }
+        let counts = |counted| match counted {
+            Counted::Out => !is_stalled,
+            Counted::Waiting => true,
+            Counted::Settled => false,
+        };
+        match (counts(before), counts(now)) {
+            (true, false) => self.used.remove(cost),
+            (false, true) => self.used.add(cost),
+            _ => {}
+        }
     }
 
     fn has(&self, room: Awaited) -> bool {
-        self.uses_at_most(room.total) && room.lane.is_none_or(|lane| self.uses_less(lane, ROOMY))
+        self.uses_at_most(room.total)
+            && room
+                .lane
+                .is_none_or(|lane| self.uses_less(lane, EIGHTHS - 1))
     }
 
     /// Whether the reading thread waits for a change to this state.
@@ -582,11 +660,7 @@ impl Settle for Settlement {
     /// again to the new owner in any case.
     fn settle(self: Box<Self>, outcome: Outcome) -> Result<(), TransportError> {
         let mut state = self.intake.state();
-        state.used.remove(self.cost);
-        if let Some(place) = state.place_mut(self.lane) {
-            place.used.remove(self.cost);
-            place.has_settled = true;
-        }
+        state.recount(self.lane, self.cost, (self.counted(), Counted::Settled));
         let verdict = self.ticket.map_or(TicketState::Counted, |ticket| {
             state.ledger.settle(ticket, outcome)
         });
@@ -611,10 +685,22 @@ impl Settle for Settlement {
         let Some(ticket) = self.ticket else { return };
         let mut state = self.intake.state();
         state.ledger.set_waiting(ticket, is_waiting);
+        let before = self.counted();
+        self.is_waiting.store(is_waiting, Ordering::Relaxed);
+        state.recount(self.lane, self.cost, (before, self.counted()));
         let is_awaited = state.is_awaited();
         drop(state);
         if is_awaited {
             self.intake.changed.notify_all();
+        }
+    }
+}
+
+impl Settlement {
+    fn counted(&self) -> Counted {
+        match self.is_waiting.load(Ordering::Relaxed) {
+            true => Counted::Waiting,
+            false => Counted::Out,
         }
     }
 }
@@ -656,13 +742,7 @@ mod tests {
     #[test]
     fn the_reading_thread_is_not_woken_for_each_message() {
         let (intake, lane, epoch) = intake(PositionStorage::Offsets, 1600, 16);
-        let other = intake.lane("t", 4).unwrap();
-        intake.assign(&[other]);
-        // The first partition has used up its share before the whole budget is used up.
-        let admit = |offset| {
-            let lane = if offset < 13 { lane } else { other };
-            granted(intake.admit(lane, epoch, offset, 1))
-        };
+        let admit = |offset| granted(intake.admit(lane, epoch, offset, 1));
         let mut out: Vec<_> = (0..16).map(admit).collect();
         let mut settle = || out.pop().unwrap().settle(Outcome::Settled).unwrap();
         let total = |total| Awaited { total, lane: None };
@@ -730,8 +810,12 @@ mod tests {
         ));
         let pace = intake.pace(false);
         assert_eq!(pace.pause, [(Topic::new("t").unwrap(), 3)]);
-        assert_eq!(pace.full, ["t/3"]);
-        assert_eq!(intake.pace(false).full, ["t/3"], "as long as it is paused");
+        let full = [PausedPartition {
+            partition: "t/3".into(),
+            cause: PauseCause::Behind,
+        }];
+        assert_eq!(pace.full, full);
+        assert_eq!(intake.pace(false).full, full, "as long as it is paused");
         forgotten.settle(Outcome::Settled).unwrap();
         let after = intake.pace(false);
         assert_eq!(after.resume, pace.pause);
@@ -751,74 +835,129 @@ mod tests {
         out
     }
 
+    /// As if this much time had passed since the last progress.
+    fn wait_still(intake: &Arc<Intake>) {
+        intake.note_progress();
+        for place in &mut intake.state().places {
+            place.oldest.1 -= STILL;
+        }
+    }
+
     #[test]
-    fn partitions_of_which_nothing_settles_leave_a_part_of_the_budget_to_the_others() {
-        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000_000, 1_000);
+    fn partitions_of_which_nothing_settles_do_not_count_and_the_others_get_equal_shares() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000_000, 100);
         let lanes = [
             lane,
             intake.lane("t", 4).unwrap(),
             intake.lane("t", 5).unwrap(),
         ];
         intake.assign(&lanes);
-        let out: Vec<_> = lanes.iter().map(|lane| fill(&intake, *lane, 1)).collect();
-        let admitted: Vec<_> = out.iter().map(Vec::len).collect();
-        assert_eq!(admitted, [800, 160, 32]);
-        for settlement in out.into_iter().flatten() {
-            Box::new(settlement).settle(Outcome::Abandoned).unwrap();
+        let mut first = fill(&intake, lane, 1);
+        assert_eq!(first.len(), 100, "as long as nothing is stalled");
+        intake.note_progress();
+        assert!(!intake.find_stalled(), "it may still settle");
+        wait_still(&intake);
+        assert!(intake.find_stalled());
+        assert!(!intake.find_stalled(), "no other");
+        let paused = intake.pace(false);
+        assert_eq!(paused.pause, [(Topic::new("t").unwrap(), 3)]);
+        assert_eq!(paused.full.len(), 1);
+        assert_eq!(paused.full[0].cause, PauseCause::Stalled);
+        let second = fill(&intake, lanes[1], 1);
+        let third = fill(&intake, lanes[2], 1);
+        assert_eq!((second.len(), third.len()), (33, 33));
+        // With a new oldest delivery it is read again, and counts.
+        Box::new(first.remove(0)).settle(Outcome::Settled).unwrap();
+        intake.note_progress();
+        assert_eq!(intake.pace(false).resume, paused.pause);
+        assert!(fill(&intake, lanes[2], 1).is_empty());
+        for settlement in first.into_iter().chain(second).chain(third) {
+            Box::new(settlement).settle(Outcome::Settled).unwrap();
         }
-        // The same by bytes.
-        let first = fill(&intake, lane, 10_000);
-        let second = fill(&intake, lanes[1], 10_000);
-        assert_eq!((first.len(), second.len()), (80, 16));
+        assert_eq!(intake.state().used, Budget::default());
     }
 
     #[test]
-    fn a_held_partition_is_read_again_when_it_uses_less_than_what_is_free() {
-        let (intake, lane, epoch) = intake(PositionStorage::Offsets, usize::MAX, 1_000);
+    fn large_records_have_shares_too() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 100);
         let other = intake.lane("t", 4).unwrap();
         intake.assign(&[other]);
-        let mut out = fill(&intake, lane, 1);
-        let next = i64::try_from(out.len()).unwrap();
+        let stalled = fill(&intake, lane, 300);
+        assert_eq!(stalled.len(), 3);
+        wait_still(&intake);
+        assert!(intake.find_stalled());
+        assert_eq!(fill(&intake, other, 300).len(), 2, "half of all, and one");
+    }
+
+    #[test]
+    fn a_request_that_waits_stalls_no_partition() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 10);
+        intake.assign(&[intake.lane("t", 4).unwrap()]);
+        let out = fill(&intake, lane, 1);
+        for request in &out {
+            request.set_waiting(true);
+        }
+        wait_still(&intake);
+        assert!(!intake.find_stalled());
+        assert!(!intake.wait_for_room(1, Duration::ZERO), "they count");
+        out[0].set_waiting(false);
+        wait_still(&intake);
+        assert!(!intake.find_stalled(), "it uses less than its share");
+        for settlement in out {
+            Box::new(settlement).settle(Outcome::Settled).unwrap();
+        }
+        assert_eq!(intake.state().used, Budget::default());
+        assert_eq!(intake.state().places[0].used, Budget::default());
+    }
+
+    #[test]
+    fn a_stalled_partition_that_comes_back_is_read() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 10);
+        intake.assign(&[intake.lane("t", 4).unwrap()]);
+        let out = fill(&intake, lane, 1);
+        wait_still(&intake);
+        assert!(intake.find_stalled());
+        assert_eq!(intake.pace(false).pause.len(), 1);
+        intake.revoke(&[lane]);
+        intake.assign(&[lane]);
+        intake.note_progress();
+        assert_eq!(intake.pace(false).resume.len(), 1);
+        // What is outstanding of the earlier assignment still counts.
+        assert!(!intake.wait_for_room(1, Duration::ZERO));
+        drop(out);
+    }
+
+    #[test]
+    fn a_partition_that_has_used_its_share_is_held_until_half_of_it_is_free() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, usize::MAX, 100);
+        let other = intake.lane("t", 4).unwrap();
+        intake.assign(&[other]);
+        let _stalled = fill(&intake, lane, 1);
+        wait_still(&intake);
+        assert!(intake.find_stalled());
+        let mut out = fill(&intake, other, 1);
+        assert_eq!(out.len(), 50);
+        let (epoch, _) = intake.arrive(other).unwrap();
         assert!(matches!(
-            intake.admit(lane, epoch, next, 1),
+            intake.admit(other, epoch, 50, 1),
             Admission::NoShare
         ));
-        assert!(intake.pace(false).pause.is_empty(), "it may go on at once");
-        assert!(!intake.wait_for_share(lane));
-        let held = intake.pace(false);
-        assert_eq!(held.pause, [(Topic::new("t").unwrap(), 3)]);
-        assert!(held.full.is_empty(), "only the budget is short");
+        assert!(!intake.wait_for_share(other));
         assert!(matches!(
-            intake.admit(lane, epoch, next, 1),
+            intake.admit(other, epoch, 50, 1),
             Admission::LaneFull
         ));
-        assert!(
-            intake.wait_for_half(Duration::ZERO),
-            "of what the others have"
-        );
+        assert_eq!(intake.pace(false).pause.len(), 2);
         let mut settle = |count: usize| {
             for settlement in out.drain(..count) {
                 Box::new(settlement).settle(Outcome::Settled).unwrap();
             }
         };
-        settle(300);
-        assert!(intake.pace(false).resume.is_empty(), "it uses half of all");
+        settle(25);
+        assert!(intake.pace(false).resume.is_empty());
         settle(1);
-        assert_eq!(intake.pace(false).resume, held.pause);
-        assert!(intake.wait_for_share(lane));
-    }
-
-    #[test]
-    fn a_held_partition_that_comes_back_is_not_held() {
-        let (intake, lane, _) = intake(PositionStorage::Offsets, usize::MAX, 1_000);
-        let _out = fill(&intake, lane, 1);
-        assert!(!intake.wait_for_share(lane));
-        assert_eq!(intake.pace(false).pause.len(), 1);
-        intake.revoke(&[lane]);
-        intake.assign(&[lane]);
-        assert_eq!(intake.pace(false).resume.len(), 1);
-        // What is outstanding of the earlier assignment still counts.
-        assert!(fill(&intake, lane, 1).is_empty());
+        assert_eq!(intake.pace(false).resume, [(Topic::new("t").unwrap(), 4)]);
+        assert!(intake.wait_for_share(other));
     }
 
     #[test]

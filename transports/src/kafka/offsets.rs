@@ -201,6 +201,16 @@ impl Ledger {
         self.lane(lane).map_or(0, |lane| lane.out)
     }
 
+    /// The sequence number of the oldest outstanding offset that does not just wait for an answer.
+    pub(super) fn oldest_out(&self, lane: u32) -> Option<u64> {
+        let lane = self.lane(lane).filter(|lane| lane.out > 0)?;
+        let index = lane
+            .ring
+            .iter()
+            .position(|entry| entry.state == State::Out)?;
+        Some(lane.base + index as u64)
+    }
+
     /// How many offsets are outstanding on all lanes, including those that wait for an answer.
     pub(super) fn all_out(&self) -> usize {
         self.lanes.iter().map(|lane| lane.out + lane.waiting).sum()

@@ -88,9 +88,13 @@ impl Unsettled {
     pub(super) fn publishing_if_current(&self) -> Option<Publishing> {
         // The order matters: from now on, a source that takes the message away waits.
         let publishing = self.publishing();
+        self.is_current().then_some(publishing)
+    }
+
+    /// Whether the message still belongs to this replica.
+    pub(crate) fn is_current(&self) -> bool {
         let acknowledger = self.shared.acknowledger.get();
-        let is_current = acknowledger.is_none_or(Acknowledger::is_current);
-        is_current.then_some(publishing)
+        acknowledger.is_none_or(Acknowledger::is_current)
     }
 }
 

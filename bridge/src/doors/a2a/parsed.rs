@@ -69,7 +69,7 @@ const EARLIER: [Named; 13] = [
 ];
 
 /// The names of A2A 1.0.
-const CURRENT: [Named; 11] = [
+const CURRENT: [Named; 12] = [
     ("SendMessage", Method::Send),
     ("SendStreamingMessage", Method::Stream),
     ("GetTask", Method::Get),
@@ -84,6 +84,8 @@ const CURRENT: [Named; 11] = [
         Method::Push(Push::Delete),
     ),
     ("GetExtendedAgentCard", Method::Card),
+    // An earlier name.
+    ("ListTaskPushNotificationConfig", Method::Push(Push::List)),
 ];
 
 /// The names of all methods.

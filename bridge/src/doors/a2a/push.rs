@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::form::Envelope;
 use super::method::Push;
 use super::webhooks::PushSettings;
 use super::work::{A2aRequest, no_push, not_found};
@@ -30,6 +31,13 @@ struct Params {
     id: Option<String>,
     #[serde(default, alias = "push_notification_config_id")]
     push_notification_config_id: Option<String>,
+    /// The id of a new configuration in HTTP+JSON of A2A 0.3.
+    #[serde(default, alias = "config_id")]
+    config_id: Option<String>,
+    #[serde(default, alias = "page_size", deserialize_with = "crate::count::read")]
+    page_size: Option<usize>,
+    #[serde(default, alias = "page_token")]
+    page_token: Option<String>,
     #[serde(default, alias = "push_notification_config")]
     push_notification_config: Option<Wire>,
     /// The wrapper in gRPC requests, which some clients send over HTTP.
@@ -83,6 +91,8 @@ pub(super) struct Checked {
 
 /// The largest URL, and the largest token or credentials, in bytes.
 const LARGEST: usize = 4_096;
+/// The largest page of configurations.
+const MAX_PAGE: usize = 100;
 /// The longest id, in bytes.
 const MAX_ID_BYTES: usize = 256;
 
@@ -112,20 +122,28 @@ impl A2aRequest<'_> {
             Push::Get => {
                 let found = match &id {
                     Some(id) => push.webhooks.get(&task, id),
-                    None => push.webhooks.of_task(&task).into_iter().next(),
+                    // The one that was set without an id, else any.
+                    None => {
+                        let own = push.webhooks.get(&task, &task);
+                        own.or_else(|| push.webhooks.of_task(&task).into_iter().next())
+                    }
                 };
                 let found = found.ok_or_else(|| no_webhook(&task, id.as_deref()))?;
                 Ok(push.config_json(&found, is_1_0).to_string())
             }
             Push::List => {
                 let all = push.webhooks.of_task(&task);
-                let all: Value = all
+                let (page, next) = match is_1_0 {
+                    true => params.page(&all)?,
+                    false => (&all[..], ""),
+                };
+                let page: Value = page
                     .iter()
                     .map(|stored| push.config_json(stored, is_1_0))
                     .collect();
                 Ok(match is_1_0 {
-                    true => json!({ "configs": all, "nextPageToken": "" }).to_string(),
-                    false => all.to_string(),
+                    true => json!({ "configs": page, "nextPageToken": next }).to_string(),
+                    false => page.to_string(),
                 })
             }
             Push::Delete => {
@@ -137,7 +155,8 @@ impl A2aRequest<'_> {
                         .door
                         .not_stored("push notification configurations", &error)
                 })?;
-                Ok(if is_1_0 { "{}" } else { "null" }.to_owned())
+                let is_http = self.parsed.envelope == Envelope::Http;
+                Ok(if is_1_0 || is_http { "{}" } else { "null" }.to_owned())
             }
         }
     }
@@ -303,12 +322,34 @@ impl Params {
 
     fn into_wire(self) -> Wire {
         let inner = self.config.map(|inner| inner.push_notification_config);
-        self.push_notification_config.or(inner).unwrap_or(Wire {
+        let wire = self.push_notification_config.or(inner).unwrap_or(Wire {
             id: self.id,
             url: self.url,
             token: self.token,
             authentication: self.authentication,
-        })
+        });
+        Wire {
+            id: wire.id.or(self.config_id),
+            ..wire
+        }
+    }
+
+    /// A page of the configurations, which are sorted by their ids, and the token of the next page: the id of the last
+    /// configuration on this one.
+    fn page<'a>(
+        &self,
+        all: &'a [StoredWebhook],
+    ) -> Result<(&'a [StoredWebhook], &'a str), Failure> {
+        let size = self.page_size.unwrap_or(MAX_PAGE);
+        if !(1..=MAX_PAGE).contains(&size) {
+            let why = format!("pageSize must be 1 to {MAX_PAGE}");
+            return Err(Failure::bad_params(&why));
+        }
+        let token = self.page_token.as_deref().unwrap_or_default();
+        let rest = &all[all.partition_point(|stored| *stored.id <= *token)..];
+        let page = &rest[..size.min(rest.len())];
+        let next = page.last().filter(|_| page.len() < rest.len());
+        Ok((page, next.map_or("", |last| &last.id)))
     }
 }
 

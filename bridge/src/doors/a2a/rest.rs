@@ -95,7 +95,13 @@ const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/a2a+json")
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The query parameters: strings, and other types.
-const TEXTS: [&str; 4] = ["contextId", "status", "pageToken", "statusTimestampAfter"];
+const TEXTS: [&str; 5] = [
+    "configId",
+    "contextId",
+    "pageToken",
+    "status",
+    "statusTimestampAfter",
+];
 const NUMBERS: [&str; 2] = ["pageSize", "historyLength"];
 const FLAGS: [&str; 1] = ["includeArtifacts"];
 
@@ -379,8 +385,14 @@ impl RestRequest {
     /// The parameters from the path, the query and, for a configuration, the body.
     fn params(&self, head: &Parts, payload: &Bytes) -> Result<Map<String, Value>, Failure> {
         let mut params = match self.method {
-            Method::Push(Push::Set) => serde_json::from_str(object(payload)?.get())
-                .map_err(|error| Failure::bad_params(&error.to_string()))?,
+            Method::Push(Push::Set) => {
+                let mut params: Map<_, _> = serde_json::from_str(object(payload)?.get())
+                    .map_err(|error| Failure::bad_params(&error.to_string()))?;
+                // A2A 0.3 has it in the query.
+                let id = of_query(head)?.remove("configId");
+                params.extend(id.map(|id| ("configId".to_owned(), id)));
+                params
+            }
             _ => of_query(head)?,
         };
         let is_push = matches!(self.method, Method::Push(_));
@@ -404,6 +416,7 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
         let text = percent_decode_str(&spaced).decode_utf8().map_err(|_| {
             Failure::bad_params(&format!("{name} is not UTF-8 after percent-decoding"))
         })?;
+        let name = &*camel(name);
         let bad = |what| Failure::bad_params(&format!("{name} must be {what}, not {text:?}"));
         let value = match name {
             known if TEXTS.contains(&known) => Value::from(&*text),
@@ -420,6 +433,22 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
         params.insert(name.to_owned(), value);
     }
     Ok(params)
+}
+
+/// A name of Protocol Buffers as in JSON: `page_size` is `pageSize`.
+fn camel(name: &str) -> Cow<'_, str> {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default();
+    if first.len() == name.len() {
+        return Cow::Borrowed(name);
+    }
+    let mut camel = first.to_owned();
+    for word in words {
+        let mut letters = word.chars();
+        camel.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
+        camel.push_str(letters.as_str());
+    }
+    Cow::Owned(camel)
 }
 
 /// A body that is one JSON object, unchanged.
