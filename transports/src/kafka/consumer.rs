@@ -146,6 +146,8 @@ enum BacklogReason {
     Lanes,
     /// This partition uses its whole share of the budget.
     Share(u32),
+    /// Nobody receives the deliveries.
+    Channel,
     /// The budget is used up.
     Room {
         /// The next message is too large for the free budget.
@@ -169,14 +171,14 @@ pub(super) async fn start(
     mut plan: Plan,
     running: TaskTrackerToken,
 ) -> Result<Consumer, TransportError> {
-    // A message that holds its part of the budget always finds room in the channel.
+    // A message that holds its part of the budget finds room in the channel, also beside those of stalled partitions.
     plan.budget.messages = plan.budget.messages.clamp(1, MAX_MESSAGES);
     let budget = plan.budget;
     let keeping = match plan.source {
         Source::Group { .. } => PositionStorage::Offsets,
         Source::Live(_) => PositionStorage::Nothing,
     };
-    let (deliveries, receiver) = mpsc::channel(budget.messages);
+    let (deliveries, receiver) = mpsc::channel(budget.messages * 2);
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let (tell_lag, lag) = watch::channel(None);
@@ -431,6 +433,10 @@ impl<'a> Session<'a> {
                     self.poll(TICK)
                 }
                 (None, BacklogReason::Share(lane)) => self.wait_for_share(lane),
+                (None, BacklogReason::Channel) => {
+                    self.pause();
+                    ControlFlow::Continue(())
+                }
                 (Some(since), blocked) => self.poll_paused(since, blocked),
             };
             if let ControlFlow::Break(end) = polled {
@@ -461,7 +467,7 @@ impl<'a> Session<'a> {
             let cost = next.message.size_bytes();
             let slot = match self.task.deliveries.try_reserve() {
                 Ok(slot) => slot,
-                Err(TrySendError::Full(())) => return BacklogReason::Room { cost },
+                Err(TrySendError::Full(())) => return BacklogReason::Channel,
                 // Nobody receives any more. Outstanding deliveries may still settle.
                 Err(TrySendError::Closed(())) => {
                     self.backlog.clear();
@@ -527,14 +533,14 @@ impl<'a> Session<'a> {
                 // Others may go on beside stalled partitions.
                 !intake.wait_for_room(cost, PAUSED_TICK) && intake.find_stalled()
             }
-            _ if detached => {
+            _ if detached || blocked == BacklogReason::Channel => {
                 intake.wait_for_stop(Instant::now() + PAUSED_TICK, || {
                     self.task.leave.stop.is_cancelled()
                 });
                 false
             }
             // Half of the budget, so that a nearly used-up budget does not pause and resume with every message.
-            BacklogReason::No | BacklogReason::Lanes | BacklogReason::Share(_) => {
+            _ => {
                 intake.wait_for_half(PAUSED_TICK)
                     || (since.elapsed() > LONG_PAUSE && intake.wait_for_room(0, Duration::ZERO))
             }
