@@ -122,11 +122,7 @@ impl A2aRequest<'_> {
             Push::Get => {
                 let found = match &id {
                     Some(id) => push.webhooks.get(&task, id),
-                    // The one that was set without an id, else any.
-                    None => {
-                        let own = push.webhooks.get(&task, &task);
-                        own.or_else(|| push.webhooks.of_task(&task).into_iter().next())
-                    }
+                    None => push.unnamed(&task),
                 };
                 let found = found.ok_or_else(|| no_webhook(&task, id.as_deref()))?;
                 Ok(push.config_json(&found, is_1_0).to_string())
@@ -252,6 +248,12 @@ impl PushSettings {
         Err(Failure::bad_params(&format!(
             "the task already has {max} push notification configurations (a2a.push_notifications.max_per_task): delete one"
         )))
+    }
+
+    /// The webhook of a request that names none: the one that was set without an id, else the first.
+    fn unnamed(&self, task: &str) -> Option<StoredWebhook> {
+        let own = self.webhooks.get(task, task);
+        own.or_else(|| self.webhooks.of_task(task).into_iter().next())
     }
 
     /// The id of the webhook that a client names. The test kit of A2A 0.3 uses the name `default` for a webhook that it
