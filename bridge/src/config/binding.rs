@@ -85,8 +85,8 @@ pub struct BindingConfig {
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: AsText<ByteSize>,
     /// Maximum number of messages received and not yet acknowledged; at the limit the source is paused. Waiting
-    /// requests have the same shares, and Kafka partitions the same rule, as in `budget_bytes`. A Kafka partition is also paused when 8 times as many
-    /// records (at least 4096) were read after one that is not acknowledged yet.
+    /// requests have the same shares, and Kafka partitions the same rule, as in `budget_bytes`. A Kafka partition is
+    /// also paused when 8 times as many records (at least 4096) were read after one that is not acknowledged yet.
     ///
     /// Wrong: too small slows the binding down; too large costs memory, and more messages are redelivered after a
     /// crash.

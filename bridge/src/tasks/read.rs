@@ -256,7 +256,7 @@ pub(crate) fn message(
         return Err(BadMessage::NoParts);
     }
     if sender == Sender::Client {
-        check_metadata("metadata", wire.metadata)?;
+        check_metadata(wire.metadata, || "metadata".to_owned())?;
     }
     let message = Message {
         id,
@@ -280,7 +280,7 @@ fn parts_of(parts: &[&RawValue], sender: Sender) -> Result<Vec<Part>, BadMessage
             let wire: WirePart<'_> = object::from_slice(part.get().as_bytes())
                 .map_err(|error| BadMessage::Unreadable(format!("parts[{index}]: {error}")))?;
             if sender == Sender::Client {
-                check_metadata(&format!("parts[{index}].metadata"), wire.metadata)?;
+                check_metadata(wire.metadata, || format!("parts[{index}].metadata"))?;
                 wire.check(index)?;
             }
             let read = part_of(wire, part);
@@ -409,10 +409,10 @@ fn is_object(raw: &RawValue) -> bool {
 }
 
 /// Metadata of a client is an object, or `null`.
-fn check_metadata(member: &str, raw: Option<&RawValue>) -> Result<(), BadMessage> {
+fn check_metadata(raw: Option<&RawValue>, member: impl Fn() -> String) -> Result<(), BadMessage> {
     match raw {
         Some(raw) if !is_object(raw) && raw.get() != "null" => {
-            let why = format!("{member} must be an object");
+            let why = format!("{} must be an object", member());
             Err(BadMessage::Unreadable(why))
         }
         _ => Ok(()),
