@@ -366,7 +366,14 @@ async fn lag<E: Environment>(bench: &Bench<'_, E>) {
     within("nine are left", lag.wait_for(|lag| *lag == Some(9)))
         .await
         .expect("the reader lives");
-    receive_all(&mut consumer, 1..10).await;
+    // Also while the reader is paused.
+    for number in 10..15 {
+        confirm(bench.send(&bench.transport, numbered("k", number)).await).await;
+    }
+    within("fourteen are left", lag.wait_for(|lag| *lag == Some(14)))
+        .await
+        .expect("the reader lives");
+    receive_all(&mut consumer, 1..15).await;
     within("none is left", lag.wait_for(|lag| *lag == Some(0)))
         .await
         .expect("the reader lives");

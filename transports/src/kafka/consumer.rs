@@ -33,6 +33,7 @@ use super::config::{KafkaConfig, milliseconds};
 use super::error::{failed, is_outage, kind};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PAUSE_AFTER, PositionStorage};
+use super::progress::Ends;
 use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
 use super::thread::spawn;
@@ -119,6 +120,8 @@ struct Session<'a> {
     /// Since the last tick.
     has_received: bool,
     check_gaps_at: Instant,
+    /// When to ask for the ends of paused partitions.
+    measure_at: Instant,
     last_error: Option<(Code, Instant)>,
     /// When the last record arrived.
     received_at: Instant,
@@ -415,6 +418,7 @@ impl<'a> Session<'a> {
             due_at: now,
             has_received: false,
             check_gaps_at: now,
+            measure_at: now,
             last_error: None,
             received_at: now,
             checkup: Checkup::new(),
@@ -444,6 +448,7 @@ impl<'a> Session<'a> {
             }
             if self.is_due() {
                 self.store_positions();
+                self.measure_paused();
                 self.task.intake.note_progress();
                 self.pause_and_resume();
                 if self.is_cut_off() {
@@ -735,11 +740,43 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Asks for the ends of paused partitions, for the lag: librdkafka learns the end of a partition only from what it
+    /// fetches. Source: librdkafka 2.12, `rd_kafka_toppar_consumer_lag_req`.
+    fn measure_paused(&mut self) {
+        let now = Instant::now();
+        if self.task.lag.is_none() || now < self.measure_at {
+            return;
+        }
+        self.measure_at = now + LAG_INTERVAL;
+        let paused = self.task.intake.paused();
+        if paused.is_empty() {
+            return self.client.context().note_ends(Ends::new());
+        }
+        let mut question = TopicPartitionList::with_capacity(paused.len());
+        let added = paused.iter().try_for_each(|(topic, partition)| {
+            question.add_partition_offset(topic.as_str(), *partition, Offset::End)
+        });
+        let answer = added.and_then(|()| self.client.offsets_for_times(question, OFFSET_TIMEOUT));
+        match answer {
+            Ok(ends) => self.client.context().note_ends(ends_of(&ends)),
+            Err(error) => tracing::debug!(%error, "the ends of paused partitions are not known"),
+        }
+    }
+
     fn is_cut_off(&mut self) -> bool {
         let (client, plan) = (self.client.client(), &self.task.plan);
         self.received_at.elapsed() >= SILENCE
             && self.checkup.is_cut_off(client, &plan.config, &plan.pulse)
     }
+}
+
+fn ends_of(list: &TopicPartitionList) -> Ends {
+    let elements = list.elements();
+    let ends = elements.iter().filter_map(|it| match it.offset() {
+        Offset::Offset(end) => Some(((it.topic().to_owned(), it.partition()), end)),
+        _ => None,
+    });
+    ends.collect()
 }
 
 /// The error of a subscription that ends because another process has taken its place.

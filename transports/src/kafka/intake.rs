@@ -513,6 +513,17 @@ impl Intake {
         pace
     }
 
+    /// The assigned partitions that are paused.
+    pub(super) fn paused(&self) -> Vec<(Topic, i32)> {
+        let state = self.state();
+        let lanes = (0..).zip(&state.places);
+        let paused =
+            lanes.filter(|(lane, place)| place.paused && state.ledger.epoch(*lane).is_some());
+        paused
+            .map(|(_, place)| (place.topic.clone(), place.partition))
+            .collect()
+    }
+
     /// The number of outcomes that came too late.
     pub(super) fn stale(&self) -> u64 {
         self.state().ledger.stale()

@@ -18,6 +18,9 @@ const OPEN_TOO_LONG: Duration = Duration::from_secs(10);
 
 type Key = (String, i32);
 
+/// The ends of partitions.
+pub(super) type Ends = HashMap<Key, i64>;
+
 /// The progress of one client.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
@@ -25,6 +28,8 @@ pub(super) struct Progress {
     blocked: HashMap<Key, Blocked>,
     /// The next offset to fetch when everything that was fetched was settled.
     settled: HashMap<Key, i64>,
+    /// The ends of paused partitions.
+    ends: Ends,
 }
 
 /// A partition that is read up to an open transaction.
@@ -72,13 +77,20 @@ impl Progress {
         }
     }
 
+    /// Notes the ends of the paused partitions, which the statistics do not have.
+    pub(super) fn note_ends(&mut self, ends: Ends) {
+        self.ends = ends;
+    }
+
     /// The number of records that are not settled yet, in all partitions where it is known.
     pub(super) fn lag(&mut self, statistics: &Statistics) -> Option<u64> {
         let mut before = std::mem::take(&mut self.settled);
         let mut sum = None;
         for (topic, partition) in partitions(statistics) {
             let key = (topic.to_owned(), partition.partition);
-            let (next, end) = (partition.next_offset, partition.hi_offset);
+            let known_end = self.ends.get(&key).copied();
+            let end = known_end.map_or(partition.hi_offset, |end| end.max(partition.hi_offset));
+            let next = partition.next_offset;
             // Records that follow may be control records, which have offsets and are never delivered. The queue is that
             // of all partitions.
             let is_settled =
@@ -179,6 +191,16 @@ mod tests {
         assert_eq!(lag_of([240, 246, 247, 247, 247], 0), Some(7));
         assert_eq!(lag_of([240, 240, 247, 247, 247], 6), Some(7));
         assert_eq!(lag_of([-1001, -1001, -1001, -1001, -1001], 0), None);
+    }
+
+    #[test]
+    fn records_behind_the_last_fetched_one_of_a_paused_partition_are_lag() {
+        let mut progress = Progress::default();
+        progress.note_ends([(("orders".to_owned(), 0), 250)].into());
+        let paused = statistics([240, 246, 247, 247, 247], 0);
+        assert_eq!(progress.lag(&paused), Some(10));
+        progress.note_ends(Ends::new());
+        assert_eq!(progress.lag(&paused), Some(7));
     }
 
     #[test]

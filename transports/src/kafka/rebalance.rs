@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::is_outage;
 use super::health::Events;
 use super::intake::Intake;
-use super::progress::Progress;
+use super::progress::{Ends, Progress};
 use crate::message::Topic;
 use crate::transport::{CloseDeadlines, Share};
 
@@ -90,6 +90,15 @@ impl Context {
     pub(super) fn unassigned_for(&self) -> Duration {
         self.lock_unassigned()
             .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Notes the ends of the paused partitions.
+    pub(super) fn note_ends(&self, ends: Ends) {
+        self.lock_progress().note_ends(ends);
+    }
+
+    fn lock_progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the member has had an assignment.
@@ -186,7 +195,7 @@ impl ClientContext for Context {
         if self.is_replaced() {
             return;
         }
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = self.lock_progress();
         progress.find_open_transactions(&statistics, Instant::now());
         if let Some(lag) = &self.lag {
             lag.send_replace(progress.lag(&statistics));
