@@ -24,6 +24,7 @@ mod health;
 mod herald;
 mod lifecycle;
 mod link;
+mod members;
 mod passing;
 mod plain;
 mod program;

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 /// A JSON object that is read into `T`. A struct with a derived `Deserialize` also accepts an array, whose elements are
 /// its members by position; this type refuses such an array.
@@ -20,6 +21,13 @@ struct ObjectVisitor<T>(PhantomData<T>);
 /// When it is not valid JSON, not an object, or not a `T`.
 pub(crate) fn from_slice<'de, T: Deserialize<'de>>(json: &'de [u8]) -> serde_json::Result<T> {
     serde_json::from_slice(json).map(|Object(value)| value)
+}
+
+/// A member that is present, even if it is `null`.
+pub(crate) fn present<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

@@ -302,6 +302,40 @@ async fn a_request_without_an_id_is_dropped_and_counted() {
     attached.end().await;
 }
 
+/// The SDKs of MCP log such requests, and answer nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_the_program_would_ignore_is_refused() {
+    let attached = Attached::open_with("", "reply_topics: [answers]").await;
+    let mut producer = Producer::new(&attached).await;
+    let token = |token: Value| json!({ "_meta": { "progressToken": token } });
+    for (params, pointer) in [
+        (json!(null), "/params"),
+        (json!([1]), "/params"),
+        (json!({ "_meta": null }), "/params/_meta"),
+        (json!({ "_meta": 7 }), "/params/_meta"),
+        (token(json!(1.5)), "/params/_meta/progressToken"),
+        (token(json!(null)), "/params/_meta/progressToken"),
+    ] {
+        let body = json!({ "jsonrpc": "2.0", "id": 5, "method": "ping", "params": params });
+        producer.publish(&body, &[]).await;
+        let (_, answer) = producer.next().await;
+        assert_eq!(answer["error"]["code"], -32_602, "{params}: {answer}");
+        assert_eq!(answer["error"]["data"]["pointer"], pointer, "{answer}");
+    }
+    for params in [
+        json!({}),
+        json!({ "_meta": {} }),
+        token(json!(-1)),
+        token(json!("t")),
+    ] {
+        let body = json!({ "jsonrpc": "2.0", "id": 5, "method": "ping", "params": params });
+        producer.publish(&body, &[]).await;
+        let (_, answer) = producer.next().await;
+        assert!(answer["result"].is_object(), "{params}: {answer}");
+    }
+    attached.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_but_the_id_of_an_answer_changes() {
     let attached = Attached::open("").await;

@@ -241,7 +241,7 @@ async fn clients_of_0_3_send_messages_of_protocol_buffers() {
 #[tokio::test]
 async fn the_server_and_a_tenant_have_the_same_paths() {
     let bus = Bus::open().await;
-    for path in ["/message:send", "/weather/message:send"] {
+    for path in ["/message:send", "/weather/message:send", "/message%3asend"] {
         let sent = bus.post_to(path, &user_message("message")).await;
         assert_eq!(
             sent["message"]["parts"][0],

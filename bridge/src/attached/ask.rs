@@ -9,11 +9,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::members::{WithMeta, WithParams};
 use super::replies::Requester;
 use crate::bus::deadletter::{Reason, Stage};
-use crate::calls::failure::{self, Failure, Recipient};
+use crate::calls::failure::{self, Failure, POINTER, Recipient};
 use crate::clock;
 use crate::config::AttachProtocol;
+use crate::object::{self, present};
 use crate::pipeline::intake::Refusal;
 use crate::results::{Claim, digest_of, key_of};
 
@@ -227,6 +229,10 @@ fn identity(agent: &Text, event: &Event, place: &str) -> Text {
     digest_of([agent.as_bytes(), call, place.as_bytes()])
 }
 
+fn is_text_or_integer(json: &str) -> bool {
+    json.starts_with('"') || json.bytes().all(|it| it == b'-' || it.is_ascii_digit())
+}
+
 fn params(raw: Option<&RawValue>) -> Params<'_> {
     let params = raw.map(|raw| serde_json::from_str(raw.get()));
     params.and_then(Result::ok).unwrap_or_default()
@@ -244,6 +250,46 @@ impl Request {
         match self.message.dialect {
             Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10 => true,
             Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => false,
+        }
+    }
+
+    /// Checks what MCP servers ignore in silence instead of refusing it: the types of `params`, of its `_meta`, and of
+    /// the progress token. Source: docs/protocols/mcp.md §11.
+    ///
+    /// # Errors
+    /// The parameters are not valid.
+    pub(super) fn check_params(&self) -> Result<(), Failure> {
+        #[derive(Deserialize)]
+        struct Meta<'a> {
+            #[serde(
+                rename = "progressToken",
+                default,
+                borrow,
+                deserialize_with = "present"
+            )]
+            progress_token: Option<&'a RawValue>,
+        }
+        let wrong = |pointer: &str, expected: &str| {
+            let name = pointer.trim_start_matches('/').replace('/', ".");
+            let failure = Failure::bad_params(&format!("{name} must be {expected}"));
+            Err(failure.detail(POINTER, pointer))
+        };
+        let sent: Option<WithParams<'_>> = object::from_slice(&self.body).ok();
+        let Some(params) = sent.and_then(|sent| sent.params) else {
+            return Ok(());
+        };
+        let Ok(WithMeta { meta }) = object::from_slice(params.get().as_bytes()) else {
+            return wrong("/params", "an object");
+        };
+        let Some(meta) = meta else { return Ok(()) };
+        let Ok(Meta { progress_token }) = object::from_slice(meta.get().as_bytes()) else {
+            return wrong("/params/_meta", "an object");
+        };
+        match progress_token.map(RawValue::get) {
+            Some(token) if !is_text_or_integer(token) => {
+                wrong("/params/_meta/progressToken", "a string or an integer")
+            }
+            _ => Ok(()),
         }
     }
 

@@ -22,10 +22,12 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::members::{WithMeta, WithParams};
 use super::watched::Watched;
 use crate::calls::failure::Failure;
 use crate::calls::with_token;
 use crate::log_limit::LogLimit;
+use crate::object;
 use crate::registry::card::LeftOut;
 
 /// The connection to the server, and its unanswered requests.
@@ -208,15 +210,10 @@ const ENVELOPE: [&str; 3] = [
 
 /// The request without the members that only a server without a session accepts. Nothing else changes.
 fn without_envelope(request: Bytes) -> Bytes {
-    #[derive(Deserialize)]
-    struct Meta<'a> {
-        #[serde(rename = "_meta", default, borrow)]
-        meta: Option<&'a RawValue>,
-    }
     let read = || {
-        let message: Message<'_> = serde_json::from_slice(&request).ok()?;
-        let params: Meta<'_> = serde_json::from_str(message.params?.get()).ok()?;
-        let meta = params.meta?;
+        let WithParams { params } = object::from_slice(&request).ok()?;
+        let WithMeta { meta } = object::from_slice(params?.get().as_bytes()).ok()?;
+        let meta = meta?;
         let mut members: BTreeMap<String, &RawValue> = serde_json::from_str(meta.get()).ok()?;
         let all = members.len();
         members.retain(|name, _| !ENVELOPE.contains(&name.as_str()));

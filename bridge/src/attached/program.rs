@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::FusedFuture as _;
 use http::HeaderMap;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
@@ -24,8 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, MAX_MESSAGE, QUEUE, RunEnd, START, profile};
 use super::link::{Disconnected, Line, Link, Log, lock};
+use super::members::{WithMeta, WithParams};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};
+use crate::object::{self, present};
 
 /// A program and how to start it.
 #[derive(Debug)]
@@ -265,16 +267,6 @@ async fn write(
 /// changes. Source: MCP 2026-07-28, "Trace context"; SEP-414.
 fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
     #[derive(Deserialize)]
-    struct Message<'a> {
-        #[serde(default, borrow, deserialize_with = "present")]
-        params: Option<&'a RawValue>,
-    }
-    #[derive(Deserialize)]
-    struct Params<'a> {
-        #[serde(rename = "_meta", default, borrow, deserialize_with = "present")]
-        meta: Option<&'a RawValue>,
-    }
-    #[derive(Deserialize)]
     struct Meta<'a> {
         #[serde(default, borrow, deserialize_with = "present")]
         traceparent: Option<&'a RawValue>,
@@ -286,16 +278,17 @@ fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
     };
     // A message that is not an object, or has a duplicate member, stays unchanged.
     let read = || {
-        let text = std::str::from_utf8(&message).ok()?;
-        let Some(params) = object::<Message<'_>>(text)?.params else {
-            let start = text.find('{')? + 1;
+        let WithParams { params } = object::from_slice(&message).ok()?;
+        let Some(params) = params else {
+            let start = message.iter().position(|it| *it == b'{')? + 1;
             return Some((start, format!(r#""params":{{"_meta":{{{members}}}}},"#)));
         };
-        let Some(meta) = object::<Params<'_>>(params.get())?.meta else {
+        let WithMeta { meta } = object::from_slice(params.get().as_bytes()).ok()?;
+        let Some(meta) = meta else {
             let (start, comma) = within(&message, params);
             return Some((start, format!(r#""_meta":{{{members}}}{comma}"#)));
         };
-        let own: Meta<'_> = object(meta.get())?;
+        let own: Meta<'_> = object::from_slice(meta.get().as_bytes()).ok()?;
         let (start, comma) = within(&message, meta);
         (own.traceparent.is_none() && own.tracestate.is_none())
             .then(|| (start, format!("{members}{comma}")))
@@ -304,18 +297,6 @@ fn traced(message: Bytes, headers: &HeaderMap) -> Bytes {
         Some((start, inserted)) => splice(&message, start..start, &inserted),
         None => message,
     }
-}
-
-/// The members of an object; `None` for any other value. The check is needed because serde also reads structs from
-/// arrays.
-fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
-    let is_object = text.trim_ascii_start().starts_with('{');
-    is_object.then(|| serde_json::from_str(text).ok())?
-}
-
-/// A member that is present, even as `null`.
-fn present<'a, D: Deserializer<'a>>(value: D) -> Result<Option<&'a RawValue>, D::Error> {
-    Deserialize::deserialize(value).map(Some)
 }
 
 /// Where members can be inserted into an object, and the separator they need.

@@ -130,6 +130,9 @@ impl AttachedBinding {
                     }
                 }
                 let request = tool_call.as_ref().unwrap_or(request);
+                if let Err(failure) = request.check_params() {
+                    return failed(failure);
+                }
                 request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
             }
         };

@@ -60,6 +60,8 @@ pub(crate) enum Reason {
     AnswerLost,
     /// The agent's answer cannot be used.
     BadAgentReply,
+    /// The agent answered with an error of its own, whose code has no other reason.
+    AgentError,
     /// The agent's answer cannot be published to the requester.
     ReplyUndeliverable,
     /// The client has cancelled the request.
@@ -147,6 +149,7 @@ impl Reason {
             Self::InProgress       => (-32_002,  INTERNAL, INTERNAL, "in_progress",       "ABORTED"),
             Self::AnswerLost       => (-32_006,  INTERNAL, INTERNAL, "answer_lost",       "UNKNOWN"),
             Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
+            Self::AgentError       => (INTERNAL, INTERNAL, INTERNAL, "agent_error",       "INTERNAL"),
             Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL"),
             Self::Cancelled        => (INTERNAL, INTERNAL, INTERNAL, "cancelled",         "CANCELLED"),
             Self::McpHeader        => (REQUEST,  REQUEST,  -32_020,  "header_mismatch",   "INVALID_REQUEST"),

@@ -168,8 +168,11 @@ impl Pipeline {
         lane: u32,
         Unconfirmed { copies, original }: Unconfirmed,
     ) -> (u32, Done) {
-        for (copy, _holder) in copies {
+        for (copy, holder) in copies {
             self.until_confirmed(copy, &original).await;
+            if !original.is_current() {
+                holder.moved();
+            }
         }
         (lane, Done::Recovered(original))
     }
@@ -209,9 +212,13 @@ impl Pipeline {
         copies: impl Iterator<Item = (Outgoing, Option<Holder>)>,
         in_flight: &mut InFlight,
     ) {
-        for (copy, holder) in copies {
-            if !self.is_wanted(&copy) || (holder.is_some() && !in_flight.original.is_current()) {
+        for (copy, mut holder) in copies {
+            let moved = holder.take_if(|_| !in_flight.original.is_current());
+            if moved.is_some() || !self.is_wanted(&copy) {
                 self.unwanted(&copy, &in_flight.original);
+                if let Some(holder) = moved {
+                    holder.moved();
+                }
                 continue;
             }
             let result = self.publisher.send(&copy).await;

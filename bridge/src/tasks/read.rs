@@ -4,12 +4,12 @@
 //! without a wrapper. Source: docs/protocols/a2a.md §1 and §9.
 
 use a2abus_plugin::Text;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::model::{Artifact, Content, Message, Part, Raw, Role, State, Status, new_id};
-use crate::object::{self, Object};
+use crate::object::{self, Object, present};
 
 /// One part of an agent's answer.
 #[derive(Debug, Clone)]
@@ -330,11 +330,6 @@ fn part_of(wire: WirePart<'_>, whole: &RawValue) -> Option<Part> {
         media_type,
         metadata: object_of(wire.metadata),
     })
-}
-
-/// A member that is present, even if it is `null`.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
 // === impl WirePart ===

@@ -62,6 +62,9 @@ impl fmt::Display for Cause {
             Code::UnknownTopic | Code::UnknownTopicOrPartition => {
                 "the topic does not exist, or this user may not see it"
             }
+            Code::UnknownPartition => {
+                "the topic does not have the partition that the message names"
+            }
             Code::AllBrokersDown | Code::BrokerTransportFailure => {
                 "no broker answers: check that they run, and that this machine reaches the addresses they advertise"
             }

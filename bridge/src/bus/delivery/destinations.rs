@@ -392,6 +392,12 @@ impl Holder {
             named_by: self.named_by,
         }
     }
+
+    /// Drops a copy that another replica sends, because its partition has moved. Without other copies the failure is
+    /// forgotten even if an operator has to repair the destination: only a sender learns when it works again.
+    pub(crate) fn moved(mut self) {
+        self.named_by = NamedBy::Event;
+    }
 }
 
 impl Drop for Holder {

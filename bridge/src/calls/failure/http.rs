@@ -52,7 +52,7 @@ impl Reason {
             Self::AnswerLost => (S::GATEWAY_TIMEOUT, S::GATEWAY_TIMEOUT, "UNKNOWN", "InternalError"),
             Self::Cancelled => (S::CONFLICT, S::CONFLICT, "CANCELLED", "InternalError"),
             Self::McpHeader | Self::McpVersion => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "InvalidRequestError"),
-            Self::ReplyUndeliverable => (S::INTERNAL_SERVER_ERROR, S::INTERNAL_SERVER_ERROR, "INTERNAL", "InternalError"),
+            Self::AgentError | Self::ReplyUndeliverable => (S::INTERNAL_SERVER_ERROR, S::INTERNAL_SERVER_ERROR, "INTERNAL", "InternalError"),
         };
         Row { v1_0, v0_3, canonical, name }
     }
@@ -69,7 +69,8 @@ impl Reason {
             -32_003 => Self::PushUnsupported,
             -32_004 => Self::Unsupported,
             -32_005 => Self::ContentType,
-            _ => Self::BadAgentReply,
+            -32_006 => Self::BadAgentReply,
+            _ => Self::AgentError,
         }
     }
 }
@@ -199,6 +200,16 @@ mod tests {
         assert_eq!(info["reason"], "TASK_NOT_FOUND");
         assert_eq!(info["metadata"]["code"], "-32001");
         assert_eq!(info["metadata"]["data"], r#"{"x":[1]}"#);
+        for (code, expected) in [(-32_603, 500), (-32_099, 500), (7, 500), (-32_006, 502)] {
+            let response =
+                format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":"no"}}}}"#);
+            let failure = Failure::of_agent(response.as_bytes());
+            let (status, document) = read(&failure, Dialect::A2a03);
+            assert_eq!(
+                (status, &document["data"]["code"]),
+                (expected, &json!(code))
+            );
+        }
         let (status, document) = read(&Failure::of_agent(b"{}"), Dialect::A2a03);
         assert_eq!((status, &document["code"]), (502, &json!(-32_006)));
     }

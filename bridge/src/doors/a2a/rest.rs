@@ -72,9 +72,14 @@ struct RestRequest {
 }
 
 /// The resources below a URL.
-const RESOURCES: [(&str, Resource); 6] = [
+const RESOURCES: [(&str, Resource); 10] = [
     ("/message:send", Resource::Send),
     ("/message:stream", Resource::Stream),
+    // Some clients encode the colon. The router decodes the names in a path only.
+    ("/message%3Asend", Resource::Send),
+    ("/message%3Astream", Resource::Stream),
+    ("/message%3asend", Resource::Send),
+    ("/message%3astream", Resource::Stream),
     ("/tasks", Resource::Tasks),
     ("/tasks/{task}", Resource::Task),
     ("/tasks/{task}/pushNotificationConfigs", Resource::Configs),

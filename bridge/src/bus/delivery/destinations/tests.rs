@@ -89,6 +89,20 @@ async fn a_failure_that_needs_repair_is_shown_until_the_destination_works() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failure_is_forgotten_when_its_copies_have_moved_to_another_replica() {
+    let world = World::new();
+    let fails = || {
+        let destinations = &world.destinations;
+        destinations.failed(&world.destination, NamedBy::Config, &world.error)
+    };
+    let (first, second) = (fails(), fails());
+    first.moved();
+    assert!(world.shown().is_some());
+    second.moved();
+    assert_eq!(world.shown(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failed_probe_keeps_the_failure_while_its_copy_is_held() {
     let world = World::new();
     let held = world.fails();
