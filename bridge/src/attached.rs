@@ -495,7 +495,7 @@ impl AttachedBinding {
         } = *rejected;
         if let Some(suppressed) = self.log.refused.allow() {
             let origin = held.position().unwrap_or("unknown");
-            tracing::warn!(binding = %self.intake.name, origin, reason = reason.code, detail = reason.detail, suppressed, "a message is not for this agent");
+            tracing::warn!(binding = %self.intake.name, origin, reason = reason.code, detail = reason.detail, suppressed, "a message is not for this agent: it becomes a dead letter");
         }
         self.dead_letter(&held, body, &reason).await;
         if requester.waits() {

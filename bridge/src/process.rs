@@ -412,19 +412,18 @@ impl Process {
     async fn until_stopped(&mut self, stop: &CancellationToken) -> Option<Box<dyn Any + Send>> {
         self.readiness.started();
         let ended = tokio::select! {
-            () = stop.cancelled() => None,
-            ended = first_to_end(&mut self.events) => Some(ended),
-            ended = first_to_end(&mut self.intake.bindings) => Some(ended),
-            ended = first_to_end(&mut self.intake.door) => Some(ended),
-            ended = first_to_end(&mut self.rest) => Some(ended),
+            () = stop.cancelled() => return None,
+            ended = first_to_end(&mut self.events) => ("a binding of events", ended),
+            ended = first_to_end(&mut self.intake.bindings) => ("a binding of answers or workflows", ended),
+            ended = first_to_end(&mut self.intake.door) => ("the HTTP listener", ended),
+            ended = first_to_end(&mut self.rest) => ("a background task", ended),
         };
-        if ended.is_some() {
-            tracing::error!(
-                "a part of the bridge failed: draining, then exiting so that it can be restarted"
-            );
-        }
-        let error = ended?.err()?;
-        error.try_into_panic().ok()
+        let (part, ended) = ended;
+        tracing::error!(
+            part,
+            "a part of the bridge failed: draining, then exiting so that it can be restarted"
+        );
+        ended.err()?.try_into_panic().ok()
     }
 
     /// Finishes the work in progress, within the grace period.

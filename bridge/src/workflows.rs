@@ -87,7 +87,7 @@ pub enum NotBegun {
 #[non_exhaustive]
 pub enum WorkflowsError {
     /// A secret is missing, or two agents have the same key.
-    #[error("workflows")]
+    #[error("cannot load the agents of workflows")]
     Agents(#[from] DirectoryError),
     /// The data directory cannot be created.
     #[error("workflows: cannot open the data directory {}", path.display())]
@@ -98,7 +98,7 @@ pub enum WorkflowsError {
         source: std::io::Error,
     },
     /// A store cannot be used.
-    #[error("workflows")]
+    #[error("cannot open the store of workflows")]
     Store(#[from] OpenError),
     /// A certificate cannot be read.
     #[error("workflows: cannot read the certificates in {}", path.display())]

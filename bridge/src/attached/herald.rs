@@ -52,7 +52,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Why a card is not announced.
 #[derive(Debug, thiserror::Error)]
 enum Unannounced {
-    #[error("even without skills it is larger than {MAX_CARD_BYTES} bytes")]
+    #[error(
+        "even without skills the card is larger than {MAX_CARD_BYTES} bytes: shorten its description"
+    )]
     TooLarge,
     #[error(transparent)]
     Transport(#[from] TransportError),

@@ -14,7 +14,7 @@ use crate::workflows::WorkflowsError;
 #[non_exhaustive]
 pub enum BridgeError {
     /// A transport cannot be created from its configuration.
-    #[error("transport {name}")]
+    #[error("cannot set up transport {name}")]
     Transport {
         /// Its name.
         name: Text,

@@ -140,7 +140,7 @@ impl EndedCalls {
             ),
             AnswerOutcome::Looped(call) => (
                 Some(*call),
-                "another replica has sent it here, and it belongs elsewhere still: they disagree about the partitions of the reply topic",
+                "another replica has forwarded it here, but it belongs to a third one: the replicas disagree about the number of partitions of the reply topic",
             ),
             AnswerOutcome::Request(call) => (
                 Some(*call),

@@ -337,7 +337,7 @@ impl Exchanges {
 
     fn log_left(&self, requester: &Requester) {
         if let Some(suppressed) = self.left.allow() {
-            tracing::info!(topic = %requester.topic, suppressed, "another replica reads the request now, and answers it");
+            tracing::info!(topic = %requester.topic, suppressed, "the partition of a request has moved: its new owner sends the request to the agent again");
         }
     }
 

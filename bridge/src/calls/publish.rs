@@ -190,7 +190,7 @@ impl Calls {
             .fail_where(is_on_it, &CallError::AnswerLost(cause.clone()));
         let failed = unsent + sent;
         if failed > 0 {
-            tracing::warn!(calls = failed, %cause, "a bus is unavailable: the calls on it have lost their answers, and fail unless other replicas follow them");
+            tracing::warn!(calls = failed, %cause, "a bus is unavailable: the calls on it fail, except those that other replicas follow");
         }
     }
 

@@ -164,16 +164,16 @@ impl Rejection {
     pub fn fix(self) -> &'static str {
         match self {
             Self::NoToken => {
-                "the agent must repeat the whole id of the request, or set calls.reply_token: if_present"
+                "make the agent repeat the whole id of the request, or set calls.reply_token: if_present in the bridge"
             }
             Self::WrongToken => {
-                "if the agent is honest, it must repeat the id of the request unchanged"
+                "make the agent repeat the id of the request unchanged; if it does, somebody is forging answers"
             }
             Self::Shortened => {
-                "the agent must keep all 52 characters of the id of the request, or exactly the first 26 with calls.reply_token: if_present"
+                "make the agent keep all 52 characters of the id of the request, or exactly the first 26 with calls.reply_token: if_present in the bridge"
             }
             Self::WrongTopic => {
-                "the agent must answer at the reply address of the request, or on a topic that a binding with role: responses reads"
+                "make the agent answer at the reply address of the request, or on a topic that a binding with role: responses reads"
             }
         }
     }

@@ -204,7 +204,7 @@ pub struct A2aConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushConfig {
-    /// Whether clients may set webhooks. Cards say so.
+    /// Whether clients may set webhooks. The cards of the agents announce it.
     ///
     /// Wrong: clients choose these URLs, and the bridge calls them from inside its network.
     pub enabled: bool,

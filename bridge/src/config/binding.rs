@@ -29,7 +29,7 @@ pub struct BindingConfig {
     pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
     ///
-    /// Wrong: after you change it, everything is read again. If other software uses the same group, each gets only part
+    /// Wrong: after you change it, a Kafka binding reads its topics again from the start. If other software uses the same group, each gets only part
     /// of the messages.
     #[serde(default = "default_group")]
     pub group: Name,
@@ -74,18 +74,18 @@ pub struct BindingConfig {
     /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Kafka partitions
-    /// of which nothing can be delivered use at most as much beside it; the others are read on. The waiting
-    /// requests of one agent hold at most a quarter of it, all waiting requests at most three quarters; a request above
-    /// that gets the error `exhausted` at once. A single request that is larger than the quarter may wait if it is the
+    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Blocked
+    /// Kafka partitions, of which nothing can be delivered, may hold as much again; the other partitions continue. The
+    /// waiting requests of one agent hold at most a quarter of it, all waiting requests at most three quarters; a
+    /// request above that gets the error `exhausted` at once. A single request that is larger than the quarter may wait if it is the
     /// only one of its agent.
     ///
     /// Wrong: too small slows the binding down; too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
     #[schemars(extend("bounds" = ["64KiB", "16GiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Maximum number of messages received and not yet acknowledged; at the limit the source is paused. Waiting
-    /// requests have the same shares, and Kafka partitions the same rule, as in `budget_bytes`. A Kafka partition is
+    /// Maximum number of messages received and not yet acknowledged; at the limit the source is paused. The
+    /// shares of waiting requests and the rule for blocked partitions are those of `budget_bytes`. A Kafka partition is
     /// also paused when 8 times as many records (at least 4096) were read after one that is not acknowledged yet.
     ///
     /// Wrong: too small slows the binding down; too large costs memory, and more messages are redelivered after a

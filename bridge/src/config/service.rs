@@ -31,7 +31,7 @@ pub struct CallsConfig {
     #[schemars(range(min = 1, max = 10_000))]
     pub reply_partitions: u32,
     /// The number of this replica among those with the same `reply_topic`, from 0, for instance the ordinal of its pod.
-    /// On Kafka it is the partition where this replica reads its answers.
+    /// On Kafka this replica reads its answers from the partition with this number modulo the number of partitions.
     ///
     /// Wrong: two replicas with the same number read each other's answers and count them as late. Replicas with random
     /// numbers may share a partition.

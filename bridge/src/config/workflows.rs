@@ -56,7 +56,7 @@ pub struct WorkflowsConfig {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
     /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects
-    /// take about 5x their JSON size.
+    /// take about five times their JSON size.
     ///
     /// Wrong: too small: large API responses cannot be processed. Each execution may use twice this amount of memory.
     #[schemars(range(min = 1_048_576))]

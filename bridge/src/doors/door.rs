@@ -190,7 +190,7 @@ impl Door {
             return Failure::new(Reason::Exhausted, message);
         }
         if let Some(suppressed) = self.state_failures.allow() {
-            tracing::error!(what, %error, suppressed, "a record of the state was not stored");
+            tracing::error!(what, %error, suppressed, "the log of the state did not store a record: the caller gets an error");
         }
         let message = format!("{what} cannot be stored now: try again later");
         Failure::new(Reason::AgentUnavailable, message)

@@ -86,7 +86,7 @@ impl Runner {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
                     // This process does not take its place back: two processes that replace each other in turn would
                     // do no work.
-                    tracing::error!(binding = %self.name(), %error, "another process has the same instance_id");
+                    tracing::error!(binding = %self.name(), %error, "another process has the same instance_id, so this binding reads no more: give each process its own, and restart this one");
                     readiness.set(condition.as_str(), Err(error.to_string()));
                     stop.cancelled().await;
                     return;

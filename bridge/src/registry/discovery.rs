@@ -358,7 +358,7 @@ impl DiscoveryBinding {
         {
             self.intake.metrics.dropped(Refused::REASON);
             if let Some(suppressed) = self.unanswered.allow() {
-                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "an announcement is not answered where its sender waits");
+                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "the reply address of an announcement is not allowed: its sender gets no answer");
             }
         }
         let Some(address) = self.places.of_refused(named, inbox) else {

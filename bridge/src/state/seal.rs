@@ -17,13 +17,15 @@ pub(crate) struct SealKeys(Vec<LessSafeKey>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
     /// There are no keys.
-    #[error("there is no key to encrypt it with")]
+    #[error("a2a.push_notifications.keys is empty, so the secret of a webhook cannot be stored")]
     NoKey,
     /// The operating system or the cipher failed.
-    #[error("it cannot be encrypted")]
+    #[error("the secret of a webhook cannot be encrypted")]
     Failed,
     /// None of the keys fits, or the text was changed.
-    #[error("none of the keys decrypts it")]
+    #[error(
+        "no key in a2a.push_notifications.keys decrypts the secret of this webhook: restore the old key"
+    )]
     NotOpened,
 }
 

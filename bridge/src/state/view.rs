@@ -195,7 +195,7 @@ impl<F: Fold> View<F> {
                     // After some seconds, and once until records are stored again.
                     let is_long = pause < longest && pause * 2 >= longest;
                     if is_long && !self.shared.is_delayed.swap(true, Ordering::Relaxed) {
-                        tracing::warn!(%error, "a record of the state is not stored yet: it is appended again, like all others until the log answers");
+                        tracing::warn!(%error, "the log of the state did not confirm a record: this one and all later ones are retried");
                     }
                     pause = (pause * 2).min(longest);
                 }
@@ -430,7 +430,7 @@ impl ViewTask {
     /// Waits until the task ends, which happens only through an error.
     pub async fn ended(&mut self) {
         if let Err(error) = (&mut self.task).await {
-            tracing::error!(%error, "a view of the state ended");
+            tracing::error!(%error, "this replica no longer follows a log of the state: restart it");
         }
     }
 }
@@ -627,7 +627,7 @@ impl<F: Fold> Shared<F> {
             tracing::warn!(
                 state,
                 records = more,
-                "records of the state were not understood and were skipped"
+                "unreadable records of the state were skipped: another version of the bridge, or another program, wrote them"
             );
         }
     }

@@ -54,7 +54,7 @@ pub(super) struct LastKnownSecrets {
 #[non_exhaustive]
 pub enum UnreadableSecret {
     /// The secret of a credential.
-    #[error("credential {id}")]
+    #[error("cannot read credential {id}")]
     Credential {
         /// The credential.
         id: Name,
@@ -62,7 +62,7 @@ pub enum UnreadableSecret {
         source: SecretError,
     },
     /// A key of an agent.
-    #[error("agent {id}: a key")]
+    #[error("cannot read a key of agent {id}")]
     Key {
         /// The agent of the key.
         id: Name,

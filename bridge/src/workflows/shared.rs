@@ -258,9 +258,9 @@ impl SharedStore {
             Ok(_) => {
                 tracing::warn!(agent, execution, %error, "an execution was not started, and its record is revoked: it may be requested again");
             }
-            Err(not_taken_back) => {
+            Err(revoke_error) => {
                 let until = clock::rfc3339(clock::since_1970(until));
-                tracing::error!(agent, execution, %error, %not_taken_back, %until, "an execution was not started but may be recorded as running: it cannot be started again before its deadline");
+                tracing::error!(agent, execution, %error, %revoke_error, %until, "an execution was not started, but its record could not be revoked: it cannot be started before `until`");
             }
         }
     }

@@ -301,7 +301,7 @@ impl Task {
                 End::CutOff => {
                     tracing::warn!(
                         reads = %self.plan.source,
-                        "the Kafka consumer has lost the cluster, which new clients reach: it is replaced"
+                        "this Kafka consumer gets no response from the cluster, although a new connection does: it is replaced"
                     );
                 }
                 End::Stuck => {

@@ -153,7 +153,7 @@ impl Reading {
                     break;
                 }
             } else if checkup.is_cut_off(client.client(), &self.config, &self.pulse) {
-                tracing::warn!(topic = %self.topic, "the Kafka reader of a log has lost the cluster, which new clients reach: it is replaced");
+                tracing::warn!(topic = %self.topic, "this Kafka reader of a log gets no response from the cluster, although a new connection does: it is replaced");
                 client = self.client()?;
                 checkup = Checkup::new();
             }

@@ -143,7 +143,7 @@ impl Context {
     fn revoke(&self, client: &Client, lanes: &[u32]) {
         if client.assignment_lost() {
             // The partitions already belong to another member, whose commits ours would overwrite.
-            tracing::warn!(group = %self.group, partitions = lanes.len(), "Kafka partitions are lost");
+            tracing::warn!(group = %self.group, partitions = lanes.len(), "Kafka partitions were lost without a revocation: their unsettled messages are redelivered");
         } else if self.closing.load(Ordering::Acquire) {
             // Closing commits stored offsets, and does not wait for an unavailable coordinator.
             store(client, self.intake.take_moved());

@@ -421,7 +421,9 @@ fn serve<S: Sent>(writer: &Writer<S>) {
             // Once it is retired, it has to be replaced.
             let is_lost =
                 client.context().is_retired() || progress.is_cut_off(writer, &client, now);
-            let reason = || "it has lost the cluster, which new clients reach".to_owned();
+            let reason = || {
+                "it gets no response from the cluster, although a new connection does".to_owned()
+            };
             is_lost.then(|| (Code::AllBrokersDown, reason()))
         });
         match failure {

@@ -32,7 +32,8 @@ pub struct NatsConfig {
     #[serde(default = "default_name")]
     pub name: String,
 
-    /// TLS to the servers. Default: if a password or token is sent, or if a server or a `tls://` address requires it.
+    /// TLS to the servers. By default it is used if a password or token is sent (see `required`), or if a server or a
+    /// `tls://` address requires it.
     #[serde(default)]
     pub tls: NatsTls,
 

@@ -241,7 +241,9 @@ impl Link {
                 self.blame(self.describe("authorization violation"))
             }
             ServerError::SlowConsumer(_) => {
-                tracing::warn!("the NATS server says that this client reads too slowly");
+                tracing::warn!(
+                    "the NATS server says that this client reads too slowly: the server drops messages, or closes the connection"
+                );
             }
             ServerError::Other(text) => match Refusal::parse(text) {
                 Some(refusal) => {
@@ -273,7 +275,7 @@ impl Link {
     fn report_refusals(&self, now: Instant) {
         let suppressed = self.logged_refusals().unreported(now);
         if suppressed > 0 {
-            tracing::error!(user = %self.user, suppressed, "NATS refused more permissions");
+            tracing::error!(user = %self.user, suppressed, "NATS refused more permissions: `a2abus topics plan --acls` prints the permissions to grant");
         }
     }
 

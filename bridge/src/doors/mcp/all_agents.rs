@@ -126,11 +126,17 @@ impl McpRequest<'_> {
             let listed = renamed.filter_map(|Renamed { own, name, item }| {
                 let leads_back = naming.split(&name, is_agent) == Some((agent.as_str(), &own));
                 let is_legal = naming == Naming::Uri || SkillConfig::check_id(&own).is_ok();
-                if leads_back && is_legal && !names.contains(&name) {
+                let why = if !is_legal {
+                    "its name is empty, longer than 256 characters, or has a control character"
+                } else if !leads_back {
+                    "its name belongs to another agent"
+                } else if names.contains(&name) {
+                    "another one has the same name"
+                } else {
                     names.insert(name);
                     return Some(item);
-                }
-                self.mcp.note_unlisted(agent, &own);
+                };
+                self.mcp.note_unlisted(agent, &own, why);
                 None
             });
             listed.collect::<Vec<_>>()
@@ -224,9 +230,9 @@ impl Mcp {
     }
 
     /// Logs that an item is left out of the lists.
-    fn note_unlisted(&self, agent: &Text, name: &str) {
+    fn note_unlisted(&self, agent: &Text, name: &str, why: &str) {
         if let Some(suppressed) = self.unlisted.allow() {
-            tracing::warn!(%agent, name, suppressed, "a tool, prompt or resource is left out of the lists at /mcp: its name belongs to another agent, is empty, is longer than 256 characters, or has a control character");
+            tracing::warn!(%agent, name, why, suppressed, "a tool, prompt or resource is left out of the lists at /mcp");
         }
     }
 }

@@ -173,6 +173,6 @@ fn close_apart(client: Client, held: impl Send + 'static) {
         drop(held);
     });
     if let Err(error) = closing {
-        tracing::warn!(%error, "no thread for closing a Kafka client: its reader closed it");
+        tracing::warn!(%error, "could not start a thread to close a Kafka client: the thread of its reader closed it");
     }
 }
