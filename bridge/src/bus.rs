@@ -41,6 +41,13 @@ pub struct Buses {
     health: Arc<[watch::Receiver<Health>]>,
 }
 
+// === impl BusId ===
+
+#[cfg(test)]
+impl BusId {
+    pub(crate) const FIRST: Self = Self(0);
+}
+
 // === impl Buses ===
 
 impl Buses {

@@ -717,7 +717,7 @@ const BUDGET_REFUSED: Definition = Definition {
     name: "a2abus_budget_refused_total",
     unit: "refusals",
     labels: &[],
-    help: "Requests, calls and parts of answers that did not fit into `calls.budget_bytes`.",
+    help: "Requests, calls and parts of answers that did not fit into `calls.budget_bytes`, and requests whose task or webhook did not fit into `state.memory`.",
 };
 const CONNECTIONS: Definition = Definition {
     name: "a2abus_http_connections",

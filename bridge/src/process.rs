@@ -375,6 +375,10 @@ impl Process {
                 Level::ERROR,
                 "more requests could not read or store a record of the state",
             ),
+            state_full: self.log.limit(
+                Level::WARN,
+                "more requests were refused because the memory of a state is full",
+            ),
         };
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));

@@ -778,7 +778,7 @@ pub(crate) fn resource_event_in(record: &Record) -> Option<ResourceEvent> {
 }
 
 fn as_message(recorded: Result<RecordedPart, CallError>) -> Box<CallerMessage> {
-    Box::new(CallerMessage::Part(recorded.map(Part::from)))
+    Box::new(CallerMessage::Part(recorded.map(Part::from), None))
 }
 
 /// The key of a call in the log.

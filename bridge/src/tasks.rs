@@ -202,6 +202,15 @@ impl Tasks {
         self.view.check_read()
     }
 
+    /// Checks that a new task can be stored.
+    ///
+    /// # Errors
+    /// [`StateError::Unread`], [`StateError::Full`].
+    pub(crate) fn check_new(&self, id: &str) -> Result<(), StateError> {
+        self.view.check_read()?;
+        self.view.check_room(id)
+    }
+
     /// The tasks that `matches` accepts, the most recently changed first: `size` of them from the start of the page.
     /// `context` limits the list to one conversation.
     pub(crate) fn list(
@@ -534,7 +543,7 @@ impl Tasks {
         (reported, last): (AnswerPart, bool),
         from: Origin,
     ) -> Result<bool, StateError> {
-        self.record_from(id, reported, &from).await?;
+        self.record_from(id, (reported, last), &from).await?;
         Ok(last)
     }
 
@@ -559,6 +568,7 @@ impl Tasks {
                 let last = part.last;
                 match AgentAnswer::of(part) {
                     Some(AgentAnswer::Result(reported)) => {
+                        let reported = (reported, last);
                         self.record_from(&message.id, reported, &from).await?
                     }
                     Some(AgentAnswer::Error(part)) => {
@@ -626,7 +636,7 @@ impl Tasks {
         id: &Text,
         reported: AnswerPart,
     ) -> Result<(), StateError> {
-        for (_, event) in self.events_of(id, reported) {
+        for (_, event) in self.events_of(id, (reported, true), false) {
             self.record_for_caller(id, &event).await?;
         }
         Ok(())
@@ -636,10 +646,10 @@ impl Tasks {
     async fn record_from(
         &self,
         id: &Text,
-        reported: AnswerPart,
+        reported: (AnswerPart, bool),
         from: &Origin,
     ) -> Result<(), StateError> {
-        let events = self.events_of(id, reported);
+        let events = self.events_of(id, reported, from.part > 1);
         let Some(last) = events.last().map(|(number, _)| *number) else {
             return self.record_taken(id, from).await;
         };
@@ -659,8 +669,13 @@ impl Tasks {
     }
 
     /// The events in a part of an answer, numbered in an order that is the same for every replica. Events without news
-    /// keep their numbers too.
-    fn events_of(&self, id: &Text, reported: AnswerPart) -> Vec<(u32, Event)> {
+    /// keep their numbers too. `last` tells whether it is the last part, `continues` whether others precede it.
+    fn events_of(
+        &self,
+        id: &Text,
+        (reported, last): (AnswerPart, bool),
+        continues: bool,
+    ) -> Vec<(u32, Event)> {
         let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
         match reported {
@@ -668,10 +683,14 @@ impl Tasks {
                 Some(task) => differences(reported, &task),
                 None => Vec::new(),
             },
-            AnswerPart::Message(message) => numbered(vec![Event::Status(Status::now(
-                State::Completed,
-                Some(message),
-            ))]),
+            AnswerPart::Message(message) => {
+                let state = if last {
+                    State::Completed
+                } else {
+                    State::Working
+                };
+                numbered(vec![Event::Status(Status::now(state, Some(message)))])
+            }
             AnswerPart::Status { task, status } => {
                 let event = Event::Status(status);
                 numbered(named(task).into_iter().chain([event]).collect())
@@ -702,14 +721,12 @@ impl Tasks {
                 };
                 let event = Event::Artifact {
                     artifact,
-                    append: false,
-                    last: true,
+                    append: continues,
+                    last,
                     metadata: None,
                 };
-                numbered(vec![
-                    event,
-                    Event::Status(Status::now(State::Completed, None)),
-                ])
+                let end = last.then(|| Event::Status(Status::now(State::Completed, None)));
+                numbered([event].into_iter().chain(end).collect())
             }
         }
     }

@@ -390,6 +390,36 @@ async fn requests_with_equal_ids_never_get_each_others_answers() {
     world.end().await;
 }
 
+/// Each request has a task of its own, and tasks run in any order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn answers_to_one_requester_keep_the_order_in_which_they_arrive() {
+    const REQUESTS: usize = 500;
+    let mut world = World::new().await;
+    for id in 0..REQUESTS {
+        let mut request = request(&id.to_string());
+        request.key = Some("mine".into());
+        world.ask(request).await;
+    }
+    let mut answers = Vec::new();
+    for _ in 0..REQUESTS {
+        let request = world.next_request().await;
+        let answer = format!(
+            r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#,
+            id_of(&request)
+        );
+        answers.push((request, answer));
+    }
+    for (request, answer) in answers {
+        world.answer(&request, Message::plain(answer)).await;
+    }
+    let mut ids = Vec::new();
+    for _ in 0..REQUESTS {
+        ids.push(body(&world.reply_message().await)["id"].as_u64().unwrap());
+    }
+    assert!(ids.is_sorted(), "{ids:?}");
+    world.end().await;
+}
+
 #[tokio::test]
 async fn an_answer_with_the_headers_of_the_request_is_accepted() {
     let mut world = World::new().await;
@@ -622,8 +652,11 @@ async fn parts_and_progress_arrive_in_order_with_the_requesters_own_tokens() {
         .await;
     let progress = world.reply_message().await;
     assert_eq!(body(&progress)["params"]["progressToken"], "mine");
+    // Kafka keeps the order of messages with one key.
+    assert_eq!(progress.key.as_deref(), Some(&b"7"[..]));
     for n in 0..5 {
         let part = world.reply_message().await;
+        assert_eq!(part.key, progress.key);
         assert_eq!(body(&part)["result"]["n"], n);
         let kind = if n == 4 { "response" } else { "stream" };
         assert_eq!(header(&part, "ce_mcptype"), kind);

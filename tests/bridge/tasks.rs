@@ -271,6 +271,26 @@ impl Agent {
                 say("result", chunk("ny", true)).await;
                 say("result", status("completed", true)).await;
             }
+            Some(pieces @ ("pieces" | "pieces, then an error")) => {
+                for n in 0..2 {
+                    let mut piece = message_of("result", json!({ "n": n }));
+                    for (name, value) in [
+                        ("ce_specversion", "1.0"),
+                        ("ce_id", "p"),
+                        ("ce_source", "/agent"),
+                        ("ce_type", "piece"),
+                        ("ce_mcptype", "stream"),
+                        ("content-type", "application/json"),
+                    ] {
+                        piece.headers.push(name, value);
+                    }
+                    send(piece).await;
+                }
+                match pieces {
+                    "pieces" => say("result", json!({ "n": 2 })).await,
+                    _ => say("error", json!({ "code": -32050, "message": "no more" })).await,
+                }
+            }
             Some("snapshot") => {
                 let task = json!({
                     "task": { "id": own, "contextId": "c-1", "status": { "state": "TASK_STATE_COMPLETED" },
@@ -567,6 +587,33 @@ async fn a_stream_begins_with_the_task_and_has_its_events_in_order() {
         last["result"]["status"]["message"]["parts"][0]["text"],
         "sunny"
     );
+}
+
+/// The parts of an answer that is not A2A.
+#[tokio::test]
+async fn a_task_continues_until_the_last_part_of_an_answer_of_another_protocol() {
+    let bus = Bus::open().await;
+    let task = bus.ask("message/send", user_message("pieces")).await["result"].clone();
+    assert_eq!(task["status"]["state"], "completed", "{task}");
+    let artifacts = task["artifacts"].as_array().unwrap();
+    let pieces = artifacts[0]["parts"].as_array().unwrap();
+    let pieces: Vec<_> = pieces.iter().map(|piece| &piece["data"]["n"]).collect();
+    assert_eq!(
+        (artifacts.len(), pieces),
+        (1, vec![&json!(0), &json!(1), &json!(2)])
+    );
+    let events = bus.stream(user_message("pieces")).await.rest().await;
+    let chunks: Vec<_> = events
+        .iter()
+        .map(|event| event.json()["result"].clone())
+        .filter(|event| event["kind"] == "artifact-update")
+        .map(|event| (event["append"] == true, event["lastChunk"] == true))
+        .collect();
+    assert_eq!(chunks, [(false, false), (true, false), (true, true)]);
+    let failing = user_message("pieces, then an error");
+    let task = bus.ask("message/send", failing).await["result"].clone();
+    assert_eq!(task["status"]["state"], "failed", "{task}");
+    assert_eq!(task["artifacts"][0]["parts"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]

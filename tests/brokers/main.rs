@@ -9,6 +9,7 @@
 
 mod access;
 mod attached;
+mod durables;
 mod executions;
 mod kafka;
 mod mcp;

@@ -43,6 +43,7 @@ mod mock;
 mod permissions;
 mod pull;
 mod subscribe;
+mod unreadable;
 
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
 pub use core::LANES;

@@ -140,6 +140,8 @@ fn durable_requests(config: &NatsConfig, stream: &Name, name: &Name) -> Vec<Stri
         format!("CONSUMER.INFO.{stream}.{name}"),
         format!("CONSUMER.MSG.NEXT.{stream}.{name}"),
         format!("STREAM.INFO.{stream}"),
+        // For messages that the client cannot read.
+        format!("STREAM.MSG.GET.{stream}"),
     ];
     if config.jetstream.manage {
         requests.push(format!("CONSUMER.DURABLE.CREATE.{stream}.{name}"));

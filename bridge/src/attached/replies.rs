@@ -265,6 +265,7 @@ impl ReplyPublisher {
                 let from = Provenance {
                     rules: &rules,
                     binding: &intake.name,
+                    reader: "",
                     key: None,
                     origin: Some((&event_id, 0)),
                     headers: &requester.headers,

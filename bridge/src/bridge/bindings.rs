@@ -159,6 +159,7 @@ impl Parts<'_> {
         let source = source.unwrap_or_else(|| format!("/a2abus/{instance}/{name}").into());
         Ok(Intake {
             name: name.clone(),
+            reader: reader_of(binding),
             bus,
             binding: own.transport.binding(),
             hint: binding.hint(),
@@ -185,6 +186,7 @@ impl Parts<'_> {
         let kind = dead.transport.binding();
         Ok(DeadLetters {
             name: name.clone(),
+            reader: reader_of(binding),
             bus,
             binding: kind,
             topic: binding.dead_letter.topic.0.clone(),
@@ -361,6 +363,12 @@ impl Parts<'_> {
 fn passed(binding: &BindingConfig) -> Result<PassedHeaders, BridgeError> {
     let patterns = binding.pass_headers.iter().map(|pattern| &pattern.0);
     PassedHeaders::new(patterns).map_err(in_binding(binding))
+}
+
+/// The consumer group or durable by which a binding reads.
+fn reader_of(binding: &BindingConfig) -> Text {
+    let reader = binding.durable.as_ref().unwrap_or(&binding.group);
+    reader.text().clone()
 }
 
 /// The limits for waiting requests of a binding.

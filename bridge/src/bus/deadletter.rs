@@ -31,6 +31,8 @@ use crate::route::NamedBy;
 pub(crate) struct DeadLetters {
     /// The name of the binding.
     pub name: Text,
+    /// The consumer group or durable by which it reads.
+    pub reader: Text,
     /// The bus.
     pub bus: BusId,
     /// How this bus writes headers.
@@ -246,8 +248,9 @@ impl DeadLetters {
 
     /// The same for the same failure of the same message, so that the stream keeps one dead letter.
     fn dead_letter_id(&self, origin: &Origin, unit: usize, code: &str) -> Text {
-        let (name, message) = (&self.name, origin.identity());
-        Text::from(format!("{name}/{message}/{unit}/{code}"))
+        let (name, reader, topic) = (&self.name, &self.reader, self.topic.as_str());
+        let message = origin.identity();
+        Text::from(format!("{name}/{reader}/{message}/{unit}/{code}/{topic}"))
     }
 
     fn log_dead_letter(&self, of: &Undelivered<'_>, reason: &Reason) {

@@ -160,12 +160,17 @@ impl Publisher {
         self.destinations.known_failure(copy)
     }
 
-    /// Sends a copy once, and waits for its confirmation.
+    /// Sends a copy once, and waits for its confirmation. `handed_over` is called when the bus has accepted the copy into
+    /// its queue.
     ///
     /// # Errors
     /// As [`a2abus_transports::Transport::send`] and its confirmation.
-    pub async fn once(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        self.attempt(copy, || ()).await
+    pub async fn once(
+        &self,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+    ) -> Result<(), TransportError> {
+        self.attempt(copy, handed_over).await
     }
 
     /// Sends a copy until it is confirmed. Waits for its destination as long as that takes.
@@ -185,12 +190,21 @@ impl Publisher {
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, TransportError> {
-        let wait_policy = if copy.is_awaited {
-            WaitPolicy::UntilRefused
-        } else {
-            WaitPolicy::Unlimited
-        };
-        self.send_while(copy, wait_policy, is_wanted, || ()).await
+        self.send_while(copy, WaitPolicy::of(copy), is_wanted, || ())
+            .await
+    }
+
+    /// As [`Publisher::until_confirmed`]. `handed_over` is called when the bus has accepted the copy into its queue.
+    ///
+    /// # Errors
+    /// As [`Publisher::until_confirmed`].
+    pub async fn until_handed_over(
+        &self,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+    ) -> Result<(), TransportError> {
+        let sent = self.send_while(copy, WaitPolicy::of(copy), || true, handed_over);
+        sent.await.map(drop)
     }
 
     /// Sends a copy until it is confirmed. If it can never be delivered, sends the replacement that `replacement` returns.

@@ -167,6 +167,8 @@ pub struct Provenance<'a> {
     pub rules: &'a Rules,
     /// The binding, or the HTTP interface, that received it.
     pub binding: &'a str,
+    /// The consumer group or durable by which the binding read it; empty for events that the bridge makes.
+    pub reader: &'a str,
     /// The key of its message, or the one that its caller sets.
     pub key: Option<&'a Bytes>,
     /// Where its source keeps the message, and the index of the unit in it.
@@ -276,12 +278,15 @@ impl Outbound {
         if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
             (&mut address.guarantee, from.origin)
         {
-            // The stream drops messages with the same id, so only the same copy of the same message may have it.
+            // The stream drops messages with the same id, so only the same copy of the same message may have it. Another
+            // deployment may read the same source into the same stream, with a binding and a route of the same names.
             let [mut of_time, mut of_unit, mut of_copy] = [itoa::Buffer::new(); 3];
             let time = origin.time.map_or("", |time| of_time.format(time));
             let (unit, index) = (of_unit.format(unit), of_copy.format(index));
             let copy = [
                 from.binding,
+                "/",
+                from.reader,
                 "/",
                 &origin.position,
                 "@",
@@ -292,6 +297,8 @@ impl Outbound {
                 route,
                 "/",
                 index,
+                "/",
+                address.topic.as_str(),
             ];
             // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
             let call = to_answer.and_then(|_| callid::logged_call_id(event));

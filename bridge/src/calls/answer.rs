@@ -21,6 +21,7 @@ use crate::account::Account;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
+use crate::calls::line::{Line, Turn};
 use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
 use crate::calls::question::{Abilities, Question, answered_question};
 use crate::metrics::CallOutcome;
@@ -39,6 +40,8 @@ const MAX_QUESTIONS: usize = 256;
 pub struct Answer {
     id: ReplyId,
     parts: mpsc::Receiver<Box<CallerMessage>>,
+    /// The place of the current part among the answers to its requester.
+    turn: Option<Turn>,
     /// The copy of the request that is to be answered, until the bus has confirmed it. None if a binding publishes it.
     publishing: Publishing,
     /// The deadline for the next part.
@@ -120,6 +123,7 @@ impl Opened {
         Box::new(Answer {
             id: self.id,
             parts: self.parts,
+            turn: None,
             publishing: Publishing(None),
             deadline: started + self.timeouts.first,
             last_deadline: started + self.timeouts.last,
@@ -331,6 +335,8 @@ impl Answer {
         if self.ended {
             return None;
         }
+        // Others would wait for it.
+        self.turn = None;
         let mut received = self.receive(until).await;
         if let Err(CallError::AnswerLost(cause)) = &received
             && self.continue_from_log(cause)
@@ -384,11 +390,14 @@ impl Answer {
             tokio::select! {
                 biased;
                 message = self.parts.recv() => match message.map(|message| *message) {
-                    Some(CallerMessage::Part(Ok(part))) => match self.route_question(part).await {
-                        Some(part) => return Ok(part),
+                    Some(CallerMessage::Part(Ok(part), turn)) => match self.route_question(part).await {
+                        Some(part) => {
+                            self.turn = turn;
+                            return Ok(part);
+                        }
                         None => self.deadline = Instant::now() + self.timeout,
                     },
-                    Some(CallerMessage::Part(Err(error))) => return Err(error),
+                    Some(CallerMessage::Part(Err(error), _)) => return Err(error),
                     Some(CallerMessage::ClientAnswer(answer)) if self.is_answer(&answer) => {
                         // Other questions keep their time.
                         if self.open_questions.is_empty() {
@@ -583,6 +592,16 @@ impl Answer {
         if let Some(cancel) = cancel.filter(|_| is_sent) {
             self.calls.canceller.send(cancel);
         }
+    }
+
+    /// Lets its parts wait in this line.
+    pub(crate) fn stand_in(&self, line: Arc<Line>) {
+        self.calls.pending.set_line(self.id.call, line);
+    }
+
+    /// The place of the current part among the answers to its requester.
+    pub(crate) fn take_turn(&mut self) -> Option<Turn> {
+        self.turn.take()
     }
 
     /// The call id.

@@ -23,7 +23,7 @@ use super::sync;
 
 use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -39,6 +39,7 @@ use crate::calls::answer::Answer;
 use crate::calls::callid::shown_topic;
 use crate::calls::error::CallError;
 use crate::calls::failure::{Failure, Reason};
+use crate::calls::line::{Line, Lines, Turn};
 use crate::calls::reply::spring;
 use crate::log_limit::{LogLimit, LogLimits};
 use cancellable::{Cancellable, Cancellables};
@@ -56,6 +57,7 @@ pub struct Exchanges {
     publisher: Publisher,
     running: Running<Unsettled>,
     cancellables: Cancellables,
+    lines: Lines,
     hasher: RandomState,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -120,6 +122,7 @@ impl Exchanges {
             publisher,
             running: Running::default(),
             cancellables: Cancellables::default(),
+            lines: Lines::default(),
             hasher: RandomState::new(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -177,6 +180,12 @@ impl Exchanges {
             };
             self.cancellables.enter(identity, agent.clone())
         })
+    }
+
+    /// The line in which the answers to a requester wait for their turn.
+    pub(crate) fn line(&self, requester: &Requester) -> Arc<Line> {
+        let topic = requester.address.topic.clone();
+        self.lines.line(requester.bus, topic, requester.key.clone())
     }
 
     /// Cancels a request for this agent, or for any one if the cancel names none.
@@ -290,13 +299,14 @@ impl Exchanges {
             match part {
                 Ok(part) => {
                     let event = requester.form.event(&part, answer.call_id(), number);
+                    let turn = answer.take_turn();
                     number += 1;
-                    if let Err(why) = Box::pin(self.reply(requester, &event)).await {
+                    if let Err(why) = Box::pin(self.reply(requester, &event, turn)).await {
                         // End the stream with an error: with a part missing, it would seem complete.
                         let failure = Failure::on_bus(&CallError::Undeliverable(why));
                         let event = requester.form.failure(&failure);
                         // The lost answer was already counted and logged.
-                        drop(Box::pin(self.send(requester, &event)).await);
+                        drop(Box::pin(self.send(requester, &event, None)).await);
                         return Some(publishing);
                     }
                 }
@@ -345,7 +355,7 @@ impl Exchanges {
     async fn fail(&self, requester: &Requester, failure: &Failure) {
         // Failures are counted and logged.
         drop(
-            self.reply(requester, &requester.form.failure(failure))
+            self.reply(requester, &requester.form.failure(failure), None)
                 .await,
         );
     }
@@ -371,35 +381,64 @@ impl Exchanges {
     }
 
     /// Publishes one message to the requester, and waits until the bus has confirmed it. Counts and logs failures.
-    async fn reply(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
-        let sent = self.send(requester, event).await;
+    async fn reply(
+        &self,
+        requester: &Requester,
+        event: &Event,
+        turn: Option<Turn>,
+    ) -> Result<(), Text> {
+        let sent = self.send(requester, event, turn).await;
         sent.inspect_err(|why| self.undelivered(requester, why))
     }
 
-    async fn send(&self, requester: &Requester, event: &Event) -> Result<(), Text> {
+    /// The next answer to this requester has its turn once the bus has accepted this one into its queue.
+    async fn send(
+        &self,
+        requester: &Requester,
+        event: &Event,
+        turn: Option<Turn>,
+    ) -> Result<(), Text> {
         let copy = self.copy(requester, event);
         let mut copy = copy.map_err(|error| Text::from(error.to_string()))?;
-        let mut sent = self.publish(requester, &copy).await;
+        let turn = match turn {
+            Some(turn) => Some(turn.come().await),
+            None => None,
+        };
+        let turn = Mutex::new(turn);
+        let handed_over = || {
+            turn.lock().unwrap_or_else(PoisonError::into_inner).take();
+        };
+        let mut sent = self.publish(requester, &copy, handed_over).await;
         let is_unknown = |error: &TransportError| error.kind() == TransportErrorKind::UnknownTopic;
         if copy.address.partition.is_some() && sent.as_ref().is_err_and(is_unknown) {
             // The requester has named a partition that its topic does not have.
             copy.address.partition = None;
-            sent = self.publish(requester, &copy).await;
+            sent = self.publish(requester, &copy, handed_over).await;
         }
         sent.map_err(|error| error.to_string().into())
     }
 
-    async fn publish(&self, requester: &Requester, copy: &Outgoing) -> Result<(), TransportError> {
+    async fn publish(
+        &self,
+        requester: &Requester,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+    ) -> Result<(), TransportError> {
         if requester.is_redeliverable {
-            self.publisher.until_confirmed(copy).await
+            self.publisher.until_handed_over(copy, handed_over).await
         } else {
-            self.publish_now(copy).await
+            self.publish_now(copy, handed_over).await
         }
     }
 
     /// Publishes to a requester whose bus stores nothing: its inbox disappears when it stops waiting.
-    async fn publish_now(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        match tokio::time::timeout(REPLY_TIMEOUT, self.publisher.once(copy)).await {
+    async fn publish_now(
+        &self,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+    ) -> Result<(), TransportError> {
+        let once = self.publisher.once(copy, handed_over);
+        match tokio::time::timeout(REPLY_TIMEOUT, once).await {
             Ok(sent) => sent,
             Err(_) => Err(TransportError::new(
                 TransportErrorKind::TimedOut,
@@ -428,7 +467,7 @@ impl Exchanges {
         let mut copy = self
             .outbound
             .to_address(requester.bus, event, headers, address)?;
-        copy.message.key.clone_from(&requester.key);
+        copy.message.key = Some(requester.answer_key());
         Ok(copy)
     }
 }

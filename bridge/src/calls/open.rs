@@ -313,6 +313,7 @@ impl Calls {
             buses: copies.iter().map(|copy| copy.bus).collect(),
             is_kept: AtomicBool::new(is_kept),
             may_have_arrived: Arc::clone(&may_have_arrived),
+            line: None,
             shares,
             budget,
             _charge: charge,
@@ -410,6 +411,7 @@ impl Calls {
         Provenance {
             rules,
             binding: DOOR,
+            reader: "",
             key,
             origin: Some((event_id, 0)),
             headers,

@@ -21,6 +21,7 @@ use crate::budget::{Charge, ClientBudget};
 use crate::bus::BusId;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::error::CallError;
+use crate::calls::line::{Line, Turn};
 use crate::calls::part::Part;
 use crate::calls::reply_token::Rejection;
 use crate::shares::Share;
@@ -49,6 +50,8 @@ pub struct Entry {
     pub is_kept: AtomicBool,
     /// Set once an agent may have received the request.
     pub may_have_arrived: Arc<AtomicBool>,
+    /// The line of answers to its requester, if that is on the bus.
+    pub(crate) line: Option<Arc<Line>>,
     /// The reservations within the limits of the agent and the caller, released with the entry.
     pub shares: Vec<Share<Text>>,
     /// The budget of parts that wait for the caller.
@@ -88,8 +91,8 @@ pub struct Progress {
 /// A message from the reader of answers to the caller.
 #[derive(Debug)]
 pub enum CallerMessage {
-    /// A part of the answer, or why there is none.
-    Part(Result<Part, CallError>),
+    /// A part of the answer, or why there is none, and its place among the answers to its requester.
+    Part(Result<Part, CallError>, Option<Turn>),
     /// Records arrived that wait for an earlier one.
     Waiting,
     /// The client's answer to a question of the agent.
@@ -294,14 +297,16 @@ impl PendingCalls {
         call: CallId,
         parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> HandOver {
-        let Some((request, sender, budget)) = self.table.get(&call).map(|entry| {
+        let Some((request, to, budget)) = self.table.get(&call).map(|entry| {
             let Entry {
                 request,
                 parts,
                 budget,
+                line,
                 ..
             } = entry.value();
-            (Arc::clone(request), parts.clone(), budget.clone())
+            let to = (parts.clone(), line.clone());
+            (Arc::clone(request), to, budget.clone())
         }) else {
             return HandOver::Late;
         };
@@ -317,15 +322,18 @@ impl PendingCalls {
         };
         let over = &mut progress.is_over;
         match rendered {
-            Err(error) => self.deliver(call, &sender, CallerMessage::Part(Err(error)), true, over),
-            Ok(parts) => self.deliver_all(call, &sender, &budget, parts, over),
+            Err(error) => {
+                let message = CallerMessage::Part(Err(error), None);
+                self.deliver(call, &to.0, message, true, over)
+            }
+            Ok(parts) => self.deliver_all(call, &to, &budget, parts, over),
         }
     }
 
     fn deliver_all(
         &self,
         call: CallId,
-        to: &CallerQueue,
+        (to, line): &(CallerQueue, Option<Arc<Line>>),
         budget: &ClientBudget,
         parts: Parts,
         over: &mut bool,
@@ -339,7 +347,8 @@ impl PendingCalls {
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
             let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
-            handed = self.deliver(call, to, CallerMessage::Part(part), last, over);
+            let turn = line.as_ref().map(Line::turn);
+            handed = self.deliver(call, to, CallerMessage::Part(part, turn), last, over);
             if last || handed == HandOver::Late {
                 break;
             }
@@ -383,6 +392,13 @@ impl PendingCalls {
             let held = entry.budget.hold(body);
             held.is_ok_and(|body| entry.parts.try_send(Box::new(message(body))).is_ok())
         })
+    }
+
+    /// Sets the line in which the answer of a call waits for its turn.
+    pub(crate) fn set_line(&self, call: CallId, line: Arc<Line>) {
+        if let Some(mut entry) = self.table.get_mut(&call) {
+            entry.line = Some(line);
+        }
     }
 
     /// Records that the bus has the request of a call. Returns whether the call is pending.

@@ -81,6 +81,7 @@ fn one_call() {
         buses: Vec::new(),
         is_kept: AtomicBool::new(false),
         may_have_arrived: Arc::default(),
+        line: None,
         shares: Vec::new(),
         _charge: budget.charge(100).unwrap(),
         budget,
@@ -101,7 +102,7 @@ fn one_call() {
     while let Ok(piece) = receiver.try_recv() {
         after += usize::from(ends > 0);
         ends += usize::from(match *piece {
-            CallerMessage::Part(part) => part.is_err() || part.is_ok_and(|part| part.last),
+            CallerMessage::Part(part, _) => part.is_err() || part.is_ok_and(|part| part.last),
             CallerMessage::Waiting | CallerMessage::ClientAnswer(_) => false,
         });
     }

@@ -38,6 +38,7 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
             buses: Vec::new(),
             is_kept: AtomicBool::new(false),
             may_have_arrived: Arc::default(),
+            line: None,
             shares: Vec::new(),
             _charge: budget.charge(0).unwrap(),
             budget,
@@ -48,7 +49,7 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
 
 fn received(receiver: &mut mpsc::Receiver<Box<CallerMessage>>) -> Result<Part, CallError> {
     match *receiver.try_recv().unwrap() {
-        CallerMessage::Part(part) => part,
+        CallerMessage::Part(part, _) => part,
         CallerMessage::Waiting | CallerMessage::ClientAnswer(_) => panic!("a part is missing"),
     }
 }

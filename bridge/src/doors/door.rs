@@ -47,6 +47,8 @@ pub(crate) struct Door {
     pub(crate) results: Arc<Results>,
     /// Lines about requests that fail because a log of the state does not answer.
     pub(crate) state_failures: LogLimit,
+    /// Lines about requests that are refused because the memory of a state is full.
+    pub(crate) state_full: LogLimit,
 }
 
 /// The header that makes the bridge execute a request only once.
@@ -184,6 +186,10 @@ impl Door {
     /// The error for a request that could not store a record; `what` is a plural noun.
     pub(super) fn not_stored(&self, what: &str, error: &StateError) -> Failure {
         if let StateError::Full { .. } = error {
+            self.metrics.budget_refused.inc();
+            if let Some(suppressed) = self.state_full.allow() {
+                tracing::warn!(what, %error, suppressed, "a request is refused: the memory of this state is full (state.memory), and none of it can be removed");
+            }
             let message = format!(
                 "no more {what} can be stored, because the memory is full and none can be removed: try again later"
             );

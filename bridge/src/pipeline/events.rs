@@ -140,6 +140,7 @@ impl Pipeline {
         let from = Provenance {
             rules: at.rules,
             binding: &self.intake.name,
+            reader: &self.intake.reader,
             key: at.message.key.as_ref(),
             origin,
             headers: &self.passed.of(self.intake.binding, at.message),

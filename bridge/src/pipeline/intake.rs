@@ -35,6 +35,8 @@ use crate::stage;
 pub(crate) struct Intake {
     /// The name of the binding.
     pub(crate) name: Text,
+    /// The consumer group or durable by which it reads.
+    pub(crate) reader: Text,
     /// The bus it reads.
     pub(crate) bus: BusId,
     /// How this bus carries CloudEvents.

@@ -158,12 +158,15 @@ impl Pipeline {
         };
         let agent = account::agent_of(&event);
         let how = match self.open(at, unit, event, &mut requester, routed) {
-            Ok((answer, room)) => RequestStatus::Waits(Box::new(WaitingRequest {
-                answer,
-                cancellable: self.exchanges.cancellable(&requester, &agent),
-                requester,
-                _room: room,
-            })),
+            Ok((answer, room)) => {
+                answer.stand_in(self.exchanges.line(&requester));
+                RequestStatus::Waits(Box::new(WaitingRequest {
+                    answer,
+                    cancellable: self.exchanges.cancellable(&requester, &agent),
+                    requester,
+                    _room: room,
+                }))
+            }
             Err(error) => {
                 let failure = Failure::on_bus(&error);
                 self.failed(at, &agent, (failure, requester), routed)
@@ -323,6 +326,7 @@ impl Pipeline {
         let from = Provenance {
             rules: at.rules,
             binding: &self.intake.name,
+            reader: &self.intake.reader,
             key: at.message.key.as_ref(),
             origin: at.origin.map(|origin| (origin, index_of(unit))),
             headers: &requester.headers,

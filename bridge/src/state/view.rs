@@ -309,6 +309,14 @@ impl<F: Fold> View<F> {
         }
     }
 
+    /// Refuses a new key while the memory is full and no entry can be removed.
+    ///
+    /// # Errors
+    /// [`StateError::Full`].
+    pub fn check_room(&self, key: &str) -> Result<(), StateError> {
+        self.shared.check_room(key)
+    }
+
     /// Waits until the log has stored a record.
     async fn stored(
         &self,

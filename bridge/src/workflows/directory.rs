@@ -428,7 +428,7 @@ mod tests {
     fn a_secret_that_is_not_there_is_named() {
         assert_eq!(
             refused("{credentials: [{id: c, type: custom, value: {env: A2ABUS_TEST_NOT_SET}}]}"),
-            "credential c: the environment variable A2ABUS_TEST_NOT_SET is not set"
+            "cannot read credential c: the environment variable A2ABUS_TEST_NOT_SET is not set"
         );
         assert_eq!(
             refused("{agents: [{id: a, keys: [{file: /nowhere/key}]}]}"),

@@ -70,7 +70,7 @@ impl ConsumerRef {
             None if self.api.config().manage => self.create(begin).await?,
             None => return Err(self.missing()),
         };
-        self.check(&config)?;
+        check(&self.stream, &self.name, &config)?;
         Ok(Limits::read(&config))
     }
 
@@ -195,31 +195,6 @@ impl ConsumerRef {
         settings
     }
 
-    fn check(&self, config: &Value) -> Result<(), TransportError> {
-        let refuse = |why: &str| {
-            Err(TransportError::new(
-                TransportErrorKind::BadConfig,
-                format!(
-                    "read consumer {} of stream {}: {why}",
-                    self.name, self.stream
-                ),
-            ))
-        };
-        if config["deliver_subject"].is_string() {
-            return refuse("it is a push consumer, and a pull consumer is needed");
-        }
-        if config["ack_policy"] != "explicit" {
-            return refuse("its ack policy must be explicit, or messages are lost");
-        }
-        if config["max_deliver"].as_i64().is_some_and(|most| most > 0) {
-            tracing::warn!(
-                stream = %self.stream, consumer = %self.name,
-                "the durable consumer drops a message after max_deliver deliveries; set max_deliver to -1"
-            );
-        }
-        Ok(())
-    }
-
     fn missing(&self) -> TransportError {
         let (stream, name) = (&self.stream, &self.name);
         TransportError::new(
@@ -257,6 +232,38 @@ impl Limits {
             max_expires: nanos(&config["max_expires"]),
         }
     }
+}
+
+/// Checks that a durable consumer can be read at least once.
+///
+/// # Errors
+/// `BadConfig`, which says what is wrong with it.
+pub(super) fn check(stream: &str, name: &str, config: &Value) -> Result<(), TransportError> {
+    let refuse = |why: &str| {
+        let what = format!("read consumer {name} of stream {stream}: {why}");
+        Err(TransportError::new(TransportErrorKind::BadConfig, what))
+    };
+    if config["deliver_subject"].is_string() {
+        return refuse("it is a push consumer, and a pull consumer is needed");
+    }
+    if config["ack_policy"] != "explicit" {
+        return refuse("its ack policy must be explicit, or messages are lost");
+    }
+    if config["headers_only"] == true {
+        return refuse("it delivers headers only, so the bodies would be lost");
+    }
+    let groups = config["priority_groups"].as_array();
+    if groups.is_some_and(|groups| !groups.is_empty()) {
+        return refuse("it has priority groups, which the bridge does not support");
+    }
+    if config["max_deliver"].as_i64().is_some_and(|most| most > 0) {
+        tracing::warn!(
+            stream,
+            consumer = name,
+            "the durable consumer drops a message after max_deliver deliveries; set max_deliver to -1"
+        );
+    }
+    Ok(())
 }
 
 /// The filter subjects in the configuration of a consumer; none means all.

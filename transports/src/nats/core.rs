@@ -21,7 +21,7 @@ use super::headers::{self, SUBJECT_HEADER};
 use super::link::{Connection, Link, connects};
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic};
+use crate::message::{Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic};
 use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
 
 /// Subjects are distributed over this many lanes: a delivery's lane is the FNV-1a hash of its subject, modulo this.
@@ -383,14 +383,7 @@ fn deliver(
 /// header keeps the original: such a message is delivered, not lost. `None` never happens.
 pub(super) fn inbound(message: async_nats::Message) -> Option<(Topic, Message)> {
     let mut headers = headers::read(message.headers.as_ref(), message.status);
-    let topic = match Topic::new(message.subject.as_str()) {
-        Ok(topic) => topic,
-        Err(_) => {
-            let subject = message.subject.as_str().as_bytes().to_vec();
-            headers.push(Text::from_static(SUBJECT_HEADER), subject);
-            Topic::new(legal(&message.subject)).ok()?
-        }
-    };
+    let topic = topic_of(&message.subject, &mut headers)?;
     let body = Some(message.payload);
     Some((
         topic,
@@ -400,6 +393,18 @@ pub(super) fn inbound(message: async_nats::Message) -> Option<(Topic, Message)> 
             body,
         },
     ))
+}
+
+/// The topic of a subject. If the subject is not a legal topic, a header keeps it.
+pub(super) fn topic_of(subject: &str, headers: &mut Headers) -> Option<Topic> {
+    match Topic::new(subject) {
+        Ok(topic) => Some(topic),
+        Err(_) => {
+            let original = subject.as_bytes().to_vec();
+            headers.push(Text::from_static(SUBJECT_HEADER), original);
+            Topic::new(legal(subject)).ok()
+        }
+    }
 }
 
 /// The nearest legal topic.
@@ -424,7 +429,7 @@ pub(super) fn reply_to(reply: Option<&Subject>) -> Option<Topic> {
 }
 
 /// FNV-1a of the subject, modulo [`LANES`].
-pub(super) fn lane(subject: &Subject) -> u32 {
+pub(super) fn lane(subject: &str) -> u32 {
     let hash = subject.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });

@@ -33,8 +33,10 @@ use super::ledger::{Info, Ledger, Settlement, ToReader, nak};
 use super::link::{Connection, Link, jitter};
 use super::pull::{Budget, Pull, Share, Size, Status};
 use super::subscribe::subscribe_one;
+use super::unreadable::Stored;
 use crate::delivery::{Acknowledger, Delivery, Origin, Outcome};
 use crate::error::TransportError;
+use crate::message::{Message, Topic};
 use crate::transport::CloseDeadlines;
 
 /// How long an acknowledgement waits for room in the client's queue. A lost acknowledgement means a redelivery.
@@ -69,6 +71,11 @@ pub(super) struct DurableReader {
     /// How much the next pull may ask for.
     size: Size,
     repair: Option<BoxFuture<'static, Limits>>,
+    /// Whether the connection was lost during a pull, which a malformed message may have caused.
+    is_interrupted: bool,
+    search: Option<BoxFuture<'static, Vec<Stored>>>,
+    /// How often in a row a pull was refused.
+    refusals: u32,
     ledger: Ledger,
     /// The messages to return to the server, because this subscription accepts no more.
     returned: BTreeMap<u64, Subject>,
@@ -92,7 +99,8 @@ enum Stage {
 enum Event {
     Stopped,
     Unwanted,
-    ConnectionChanged,
+    ConnectionChanged(bool),
+    Unreadable(Vec<Stored>),
     Verdicts(Vec<Settlement>),
     ProgressDue,
     Repaired(Limits),
@@ -132,6 +140,9 @@ impl DurableReader {
             pulls: 0,
             size: Size::Free,
             repair: None,
+            is_interrupted: false,
+            search: None,
+            refusals: 0,
             ledger: Ledger::default(),
             returned: BTreeMap::new(),
             return_at: None,
@@ -162,8 +173,8 @@ impl DurableReader {
                         .await;
                 }
                 Event::Unwanted => self.stop_reading(Stage::Quiet).await,
-                // The server forgets the pulls of a lost connection.
-                Event::ConnectionChanged => self.pull = None,
+                Event::ConnectionChanged(is_up) => self.connection_changed(is_up),
+                Event::Unreadable(found) => self.take_unreadable(&found),
                 Event::Verdicts(verdicts) => {
                     for verdict in verdicts {
                         self.settle(verdict).await;
@@ -215,11 +226,12 @@ impl DurableReader {
             biased;
             () = stop.cancelled(), if drain_end.is_none() => Event::Stopped,
             () = self.deliveries.closed(), if reading => Event::Unwanted,
-            Ok(()) = connection.changed() => Event::ConnectionChanged,
+            Ok(()) = connection.changed() => Event::ConnectionChanged(connection.borrow().up),
             // Kept while the connection is down: the client's queue would lose them.
             _ = self.verdicts.recv_many(&mut verdicts, CHUNK), if up => Event::Verdicts(verdicts),
             () = sleep_until(progress) => Event::ProgressDue,
-            limits = repaired(&mut self.repair) => Event::Repaired(limits),
+            limits = ended(&mut self.repair) => Event::Repaired(limits),
+            found = ended(&mut self.search), if reading => Event::Unreadable(found),
             () = sleep_until(watchdog) => Event::PullSilent,
             messages = self.messages.next(), if reading => Event::Messages(messages),
             share = self.budget.reserve(self.size, self.limits, max_payload), if ask => {
@@ -227,6 +239,49 @@ impl DurableReader {
             }
             () = sleep_until(return_at) => Event::ReturnDue,
             () = sleep_until(drain_end) => Event::DrainOver,
+        }
+    }
+
+    /// The server forgets the pulls of a lost connection.
+    fn connection_changed(&mut self, is_up: bool) {
+        self.is_interrupted |= self.pull.take().is_some();
+        if is_up && std::mem::take(&mut self.is_interrupted) {
+            let (consumer, known) = (self.consumer.clone(), self.ledger.sequences());
+            let search = async move {
+                let name = consumer.name.clone();
+                consumer.unreadable(known).await.unwrap_or_else(|error| {
+                    tracing::warn!(consumer = %name, %error, "whether a malformed message has interrupted the connection is unknown");
+                    Vec::new()
+                })
+            };
+            self.search = Some(search.boxed());
+        }
+    }
+
+    /// Delivers malformed messages, as far as the budget permits. The others interrupt the connection again.
+    fn take_unreadable(&mut self, found: &[Stored]) {
+        self.search = None;
+        if let Some(first) = found.first() {
+            tracing::warn!(
+                stream = %self.consumer.stream, consumer = %self.consumer.name, messages = found.len(),
+                sequence = first.info.sequence, subject = first.subject,
+                "malformed messages have interrupted the connection to NATS: they are read from the stream instead"
+            );
+        }
+        let now = Instant::now();
+        for stored in found {
+            let is_known = self.ledger.renew(stored.info.sequence, &stored.reply);
+            let share = self.budget.spare(stored.size_bytes());
+            if let (false, Some(share), Some(message)) = (is_known, share, stored.message()) {
+                let lane = lane(&stored.subject);
+                self.deliver(
+                    (message, lane),
+                    stored.reply.clone(),
+                    stored.info,
+                    share,
+                    now,
+                );
+            }
         }
     }
 
@@ -253,12 +308,14 @@ impl DurableReader {
     }
 
     async fn received(&mut self, message: async_nats::Message, now: Instant) {
-        if let Some(status) = message.status {
-            return self.status(status, &message, now);
-        }
-        let share = self.take_share(&message, now);
         let reply = message.reply.clone();
         let info = reply.as_deref().and_then(Info::parse);
+        // A stored message may have a status too.
+        if let (Some(status), None) = (message.status, &info) {
+            return self.status(status, &message, now);
+        }
+        self.accepted();
+        let share = self.take_share(&message, now);
         let Some((reply, info)) = reply.zip(info) else {
             tracing::debug!("a message without a JetStream reply subject was ignored");
             return;
@@ -268,7 +325,12 @@ impl DurableReader {
             return;
         }
         match share {
-            Some(share) => self.deliver(message, reply, info, share, now),
+            Some(share) => {
+                let lane = lane(&message.subject);
+                if let Some(message) = inbound(message) {
+                    self.deliver((message, lane), reply, info, share, now);
+                }
+            }
             // More than was asked for, after a pull was ended too early: return it.
             None => self.publish_ack(reply, nak(info.attempt)).await,
         }
@@ -276,16 +338,12 @@ impl DurableReader {
 
     fn deliver(
         &mut self,
-        message: async_nats::Message,
+        ((topic, message), lane): ((Topic, Message), u32),
         reply: Subject,
         info: Info,
         share: Share,
         now: Instant,
     ) {
-        let lane = lane(&message.subject);
-        let Some((topic, message)) = inbound(message) else {
-            return;
-        };
         let progress = now + self.limits.ack_wait / 2;
         let delivery = self.ledger.deliver(info.sequence, reply, progress);
         let settle = ToReader {
@@ -342,7 +400,10 @@ impl DurableReader {
         let description = message.description.as_deref().unwrap_or_default();
         let status = Status::read(status, description);
         match status {
-            Status::Alive => return pull.alive(now),
+            Status::Alive => {
+                pull.alive(now);
+                return self.accepted();
+            }
             Status::PullOver => self.size = Size::Free,
             Status::TooLarge => self.size = pull.after_too_large(),
             Status::ConsumerLost => {
@@ -355,9 +416,23 @@ impl DurableReader {
         self.pull = None;
     }
 
-    /// Searches for the consumer again, with pauses, until it exists.
+    /// The server has accepted a pull.
+    fn accepted(&mut self) {
+        if std::mem::take(&mut self.refusals) > 0 {
+            self.link.report(&self.consumer.title(), None);
+        }
+    }
+
+    /// Searches for the consumer again, with pauses, until it exists. If its pulls are refused again and again, it is
+    /// reported, and the pauses grow.
     fn repair(&mut self, cause: &str) {
         let (consumer, link) = (self.consumer.clone(), Arc::clone(&self.link));
+        self.refusals += 1;
+        let refusals = self.refusals;
+        if refusals > 1 {
+            let cause = format!("the server refuses to deliver messages: {cause}");
+            link.report(&consumer.title(), Some(Text::from(cause)));
+        }
         tracing::warn!(
             stream = %consumer.stream, consumer = %consumer.name, cause,
             "the durable consumer cannot be read: trying again"
@@ -366,12 +441,14 @@ impl DurableReader {
         self.repair = Some(
             async move {
                 let name = consumer.title();
-                let mut pause = FIRST_PAUSE;
+                let mut pause = MAX_PAUSE.min(FIRST_PAUSE * 2_u32.pow((refusals - 1).min(10)));
                 loop {
                     tokio::time::sleep(pause / 2 + jitter(pause / 2)).await;
                     match consumer.ensure(begin).await {
                         Ok(limits) => {
-                            link.report(&name, None);
+                            if refusals == 1 {
+                                link.report(&name, None);
+                            }
                             return limits;
                         }
                         Err(error) => {
@@ -449,6 +526,7 @@ impl DurableReader {
         let was_reading = std::mem::replace(&mut self.stage, stage) == Stage::Reading;
         self.pull = None;
         self.repair = None;
+        self.search = None;
         if !was_reading || !self.link.is_up() {
             // The server has ended the pulls itself, and redelivers what was under way to others after the ack wait.
             return;
@@ -501,9 +579,10 @@ async fn sleep_until(when: Option<Instant>) {
     }
 }
 
-async fn repaired(repair: &mut Option<BoxFuture<'static, Limits>>) -> Limits {
-    match repair {
-        Some(repair) => repair.await,
+/// The result of a task, if there is one.
+async fn ended<T>(task: &mut Option<BoxFuture<'static, T>>) -> T {
+    match task {
+        Some(task) => task.await,
         None => std::future::pending().await,
     }
 }

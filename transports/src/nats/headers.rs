@@ -120,10 +120,7 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
             let name: &str = name.as_ref();
             values.iter().map(move |value| (name, value.as_str()))
         })
-        .filter(|(name, _)| {
-            let own = [NATS_STATUS_HEADER, NATS_REPLY_HEADER, SUBJECT_HEADER];
-            !own.iter().any(|own| name.eq_ignore_ascii_case(own))
-        })
+        .filter(|(name, _)| !is_own(name))
         .collect();
     // Stable: the order within a name stays.
     fields.sort_by_key(|(name, _)| *name);
@@ -143,6 +140,12 @@ pub(super) fn read(map: Option<&HeaderMap>, status: Option<StatusCode>) -> Heade
         }
     }
     with_status(headers, status)
+}
+
+/// Whether only the bridge itself sets this header.
+pub(super) fn is_own(name: &str) -> bool {
+    let own = [NATS_STATUS_HEADER, NATS_REPLY_HEADER, SUBJECT_HEADER];
+    own.iter().any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// The memory of the headers of a message beyond their text, in bytes.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Nats;
 use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, api_error, merge};
 use super::config::JetStreamConfig;
+use super::consumer::check;
 use super::permissions::Permissions;
 use super::subscribe::{refused, subscribe_one};
 use crate::error::{TransportError, TransportErrorKind};
@@ -148,7 +149,8 @@ impl Nats {
     /// Looks for a durable consumer that may be read, or that a bridge with this configuration would create.
     ///
     /// # Errors
-    /// `UnknownTopic`, which names the missing stream or consumer, or the reason why JetStream did not answer.
+    /// `UnknownTopic`, which names the missing stream or consumer; `BadConfig` when it cannot be read at least once; or
+    /// the reason why JetStream did not answer.
     pub async fn test_durable(
         &self,
         config: &JetStreamConfig,
@@ -164,11 +166,14 @@ impl Nats {
         }
         let consumer = format!("CONSUMER.INFO.{stream}.{name}");
         let absent = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
-        if api.info(&consumer, &absent).await?.is_none() && !config.manage {
-            let what = format!("find the durable consumer {name} of the stream {stream}");
-            return Err(missing(what));
+        match api.info(&consumer, &absent).await? {
+            Some(info) => check(stream, name, &info["config"]),
+            None if config.manage => Ok(()),
+            None => {
+                let what = format!("find the durable consumer {name} of the stream {stream}");
+                Err(missing(what))
+            }
         }
-        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Outstanding deliveries: received and not settled.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use async_nats::Subject;
@@ -108,6 +108,11 @@ impl Ledger {
             self.unsettled.remove(&verdict.sequence);
         }
         self.out.remove(&verdict.sequence).map(|out| out.reply)
+    }
+
+    /// The sequences of the outstanding deliveries.
+    pub(super) fn sequences(&self) -> HashSet<u64> {
+        self.out.keys().copied().collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

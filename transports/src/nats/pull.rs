@@ -197,12 +197,10 @@ impl Pull {
             "idle_heartbeat": nanoseconds(self.heartbeat),
         });
         if self.size == Size::Free {
-            request["max_bytes"] = json!(
-                self.share
-                    .bytes
-                    .num_permits()
-                    .saturating_sub(self.overhead_bytes)
-            );
+            let reserved = self.share.bytes.num_permits();
+            let free = reserved.saturating_sub(self.overhead_bytes);
+            let most = limits.max_bytes.unwrap_or(u32::MAX) as usize;
+            request["max_bytes"] = json!(free.min(most));
         }
         request
     }
@@ -271,8 +269,12 @@ impl Status {
             {
                 Self::ConsumerLost
             }
-            // 408, 404, and the other 409: leadership change, server shutdown, batch completed.
-            _ => Self::PullOver,
+            // The other 409: leadership change, server shutdown, batch completed.
+            StatusCode::NOT_FOUND | StatusCode::TIMEOUT | StatusCode::REQUEST_TERMINATED => {
+                Self::PullOver
+            }
+            // A bad request would be refused again at once.
+            _ => Self::ConsumerLost,
         }
     }
 }
@@ -295,6 +297,12 @@ mod tests {
             (409, "Server Shutdown", Status::PullOver),
             (409, "Consumer Deleted", Status::ConsumerLost),
             (409, "Exceeded MaxRequestBatch of 10", Status::ConsumerLost),
+            (
+                400,
+                "Bad Request - Priority Group missing",
+                Status::ConsumerLost,
+            ),
+            (423, "Nats-Pin-Id mismatch", Status::ConsumerLost),
             (503, "", Status::ConsumerLost),
         ] {
             let code = StatusCode::from_u16(code).unwrap();

@@ -457,6 +457,19 @@ impl Drop for Probe {
     }
 }
 
+// === impl WaitPolicy ===
+
+impl WaitPolicy {
+    /// How long the sender of a copy of a received message waits.
+    pub(super) fn of(copy: &Outgoing) -> Self {
+        if copy.is_awaited {
+            Self::UntilRefused
+        } else {
+            Self::Unlimited
+        }
+    }
+}
+
 // === impl SendGuard ===
 
 impl Drop for SendGuard<'_> {

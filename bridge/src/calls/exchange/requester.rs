@@ -30,3 +30,18 @@ pub(crate) struct Requester {
     /// The counters of the binding.
     pub(crate) metrics: BindingMetrics,
 }
+
+// === impl Requester ===
+
+impl Requester {
+    /// The message key of its answers, the same for all parts of an answer: the key of the request, or else its
+    /// `collaborationid` or its id.
+    pub(super) fn answer_key(&self) -> Bytes {
+        let key = || {
+            let form = &self.form;
+            let id = form.collaboration_id.as_ref().or(form.request_id.as_ref());
+            Bytes::copy_from_slice(id.unwrap_or_else(|| form.recipient.id()).as_bytes())
+        };
+        self.key.clone().unwrap_or_else(key)
+    }
+}

@@ -251,12 +251,15 @@ impl A2aRequest<'_> {
 
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
     /// for the client do not count. A message for an existing task is always accepted, even if that exceeds the limit.
-    /// If the message creates a task at once, its log must answer.
+    /// If the message creates a task at once, its log must answer, and have room.
     fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Option<Share<Text>>, Failure> {
-        if at_once {
-            let is_read = self.a2a.settings.tasks.check_read();
-            is_read.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
-        }
+        let tasks = &self.a2a.settings.tasks;
+        let can_be_stored = match (at_once, outbound.is_continuation) {
+            (true, false) => tasks.check_new(&outbound.task),
+            (true, true) => tasks.check_read(),
+            (false, _) => Ok(()),
+        };
+        can_be_stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
         if outbound.is_continuation {
             return Ok(None);
         }
@@ -558,7 +561,16 @@ async fn in_time<T>(
     let begun = timeout_at(until.clamp(now + STORED, now + ATTENDED), begun).await;
     let begun = begun.map_err(|_| not_stored_yet(task, door))?;
     let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
-    begun.map_err(|error| door.not_stored("tasks", &error))
+    begun.map_err(|error| match door.not_stored("tasks", &error) {
+        // The agent has the message, so to send it again would be wrong.
+        failure if failure.reason() == Reason::Exhausted => {
+            let message = format!(
+                "the message was sent to the agent, but its task {task} cannot be stored, because the memory of tasks is full (state.memory): the agent may have executed it"
+            );
+            Failure::new(Reason::AnswerLost, message)
+        }
+        failure => failure,
+    })
 }
 
 /// The error when the agent has a message, but its task, or the webhook in it, was not stored in time.

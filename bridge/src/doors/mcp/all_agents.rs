@@ -73,6 +73,22 @@ impl<'s> Naming<'s> {
         let at = matches.find(|at| rest[*at..].starts_with(separator) && is_agent(&rest[..*at]))?;
         Some((&rest[..at], &rest[at + separator.len()..]))
     }
+
+    /// Whether an item can be listed under this name, or why not.
+    fn check(
+        self,
+        name: &str,
+        (agent, own): (&str, &str),
+        is_agent: impl Fn(&str) -> bool,
+    ) -> Result<(), &'static str> {
+        if self != Self::Uri && SkillConfig::check_id(own).is_err() {
+            Err("its name is empty, longer than 256 characters, or has a control character")
+        } else if self.split(name, is_agent) == Some((agent, own)) {
+            Ok(())
+        } else {
+            Err("its name belongs to another agent")
+        }
+    }
 }
 
 // === impl McpRequest ===
@@ -124,17 +140,13 @@ impl McpRequest<'_> {
                 .iter()
                 .filter_map(|item| renamed(agent, item, (member, naming)));
             let listed = renamed.filter_map(|Renamed { own, name, item }| {
-                let leads_back = naming.split(&name, is_agent) == Some((agent.as_str(), &own));
-                let is_legal = naming == Naming::Uri || SkillConfig::check_id(&own).is_ok();
-                let why = if !is_legal {
-                    "its name is empty, longer than 256 characters, or has a control character"
-                } else if !leads_back {
-                    "its name belongs to another agent"
-                } else if names.contains(&name) {
-                    "another one has the same name"
-                } else {
-                    names.insert(name);
-                    return Some(item);
+                let why = match naming.check(&name, (agent, &own), is_agent) {
+                    Err(why) => why,
+                    Ok(()) if names.contains(&name) => "another one has the same name",
+                    Ok(()) => {
+                        names.insert(name);
+                        return Some(item);
+                    }
                 };
                 self.mcp.note_unlisted(agent, &own, why);
                 None

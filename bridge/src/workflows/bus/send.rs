@@ -127,6 +127,7 @@ impl WorkflowBinding {
             let from = Provenance {
                 rules: &rules,
                 binding: &self.intake.name,
+                reader: "",
                 // Without a source key, the events are ordered per execution.
                 key: None,
                 origin: Some((&event_id, 0)),

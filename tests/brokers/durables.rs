@@ -1,0 +1,238 @@
+//! Durable consumers of JetStream that others have made, and streams that several deployments share.
+
+use std::time::Duration;
+
+use async_nats::jetstream::{self, consumer::pull, stream};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::plain::unique;
+
+/// A stream `name` with the subjects `name.>`, and one for dead letters.
+async fn streams(nats: &str, name: &str) -> (async_nats::Client, stream::Stream) {
+    let client = async_nats::connect(nats).await.unwrap();
+    let jetstream = jetstream::new(client.clone());
+    let config = |name: String, subject: String| stream::Config {
+        name,
+        subjects: vec![subject],
+        ..stream::Config::default()
+    };
+    for (name, subject) in [("", ".>"), ("-dlq", "-dlq"), ("-out", "-out.>")]
+        .map(|(of, subject)| (format!("{name}{of}"), format!("{name}{subject}")))
+    {
+        jetstream
+            .create_stream(config(name, subject))
+            .await
+            .unwrap();
+    }
+    let stream = jetstream.get_stream(format!("{name}-out")).await.unwrap();
+    (client, stream)
+}
+
+fn config(nats: &str, name: &str, durable: &str, to: &str) -> String {
+    format!(
+        "
+transports:
+  nats: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: false }} }}
+bindings:
+  - name: in
+    transport: nats
+    topics: ['{name}.>']
+    stream: {name}
+    durable: {durable}
+    dead_letter: {{ topic: {name}-dlq }}
+default_route: [{{ transport: nats, topic: {to}, stored: true }}]
+calls: {{ enabled: false }}"
+    )
+}
+
+/// Makes a durable consumer with these settings.
+async fn durable(client: &async_nats::Client, stream: &str, name: &str, settings: Value) {
+    let mut config =
+        json!({ "durable_name": name, "ack_policy": "explicit", "deliver_policy": "all" });
+    for (key, value) in settings.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let request = json!({ "stream_name": stream, "config": config });
+    let subject = format!("$JS.API.CONSUMER.DURABLE.CREATE.{stream}.{name}");
+    let answer = client.request(subject, request.to_string().into()).await;
+    let answer: Value = serde_json::from_slice(&answer.unwrap().payload).unwrap();
+    assert!(answer["error"].is_null(), "{answer}");
+}
+
+fn event(id: usize) -> String {
+    json!({ "jsonrpc": "2.0", "method": "notifications/x", "params": { "id": id } }).to_string()
+}
+
+/// The subjects of the first messages of a stream.
+async fn subjects(stream: &stream::Stream, count: usize) -> Vec<String> {
+    let consumer = stream.create_consumer(pull::Config::default()).await;
+    let mut messages = consumer.unwrap().messages().await.unwrap();
+    let mut subjects = Vec::new();
+    while subjects.len() < count {
+        let message = within("a message", messages.next()).await.unwrap().unwrap();
+        subjects.push(message.subject.to_string());
+    }
+    subjects
+}
+
+/// Their bindings and routes have the same names, and the stream drops messages with the same id.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_deployments_that_read_and_write_the_same_streams_each_store_every_event() {
+    const EVENTS: usize = 20;
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("shared").replace('.', "-");
+    let (client, stored) = streams(&nats, &name).await;
+    for durable_name in ["one", "two"] {
+        durable(&client, &name, durable_name, json!({})).await;
+    }
+    // The first two differ in their durable only, the third in its subject too.
+    let to = format!("{name}-out.same");
+    let bridges = [
+        Running::start(&config(&nats, &name, "one", &to)).await,
+        Running::start(&config(&nats, &name, "two", &to)).await,
+    ];
+    for id in 0..EVENTS {
+        client
+            .publish(format!("{name}.a"), event(id).into())
+            .await
+            .unwrap();
+    }
+    client.flush().await.unwrap();
+    assert_eq!(subjects(&stored, 2 * EVENTS).await.len(), 2 * EVENTS);
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_durable_that_would_lose_messages_is_not_read() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("unfit").replace('.', "-");
+    let (client, _) = streams(&nats, &name).await;
+    for (durable_name, settings, why) in [
+        ("headers", json!({ "headers_only": true }), "headers only"),
+        (
+            "groups",
+            json!({ "priority_groups": ["g"], "priority_policy": "overflow" }),
+            "priority groups",
+        ),
+    ] {
+        durable(&client, &name, durable_name, settings).await;
+        let to = format!("{name}-out.a");
+        let bridge = Running::launch(&config(&nats, &name, durable_name, &to)).await;
+        within("the binding says why it is not ready", async {
+            while !format!("{:?}", bridge.report()).contains(why) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        bridge.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_durable_with_a_limit_of_bytes_is_read() {
+    const EVENTS: usize = 20;
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("limited").replace('.', "-");
+    let (client, stored) = streams(&nats, &name).await;
+    durable(&client, &name, "small", json!({ "max_bytes": 200 })).await;
+    let to = format!("{name}-out.a");
+    let bridge = Running::start(&config(&nats, &name, "small", &to)).await;
+    for id in 0..EVENTS {
+        client
+            .publish(format!("{name}.a"), event(id).into())
+            .await
+            .unwrap();
+    }
+    client.flush().await.unwrap();
+    assert_eq!(subjects(&stored, EVENTS).await.len(), EVENTS);
+    bridge.stop().await;
+}
+
+/// Publishes a message whose headers no client library would send.
+async fn publish_raw(nats: &str, subject: &[u8], headers: &[u8], body: &str) {
+    let address = nats.strip_prefix("nats://").unwrap();
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let (head, all) = (headers.len(), headers.len() + body.len());
+    let mut sent = b"CONNECT {\"verbose\":false,\"headers\":true}\r\nHPUB ".to_vec();
+    sent.extend_from_slice(subject);
+    sent.extend_from_slice(format!(" {head} {all}\r\n").as_bytes());
+    sent.extend_from_slice(headers);
+    sent.extend_from_slice(body.as_bytes());
+    sent.extend_from_slice(b"\r\nPING\r\n");
+    connection.write_all(&sent).await.unwrap();
+    let mut answer = Vec::new();
+    within("the server has the message", async {
+        while !answer.windows(4).any(|found| found == b"PONG") {
+            connection.read_buf(&mut answer).await.unwrap();
+        }
+    })
+    .await;
+}
+
+/// The client closes its connection when it gets such a message, and JetStream delivers it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_for_ever() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("malformed").replace('.', "-");
+    let (client, stored) = streams(&nats, &name).await;
+    durable(&client, &name, "in", json!({ "ack_wait": 1_000_000_000 })).await;
+    let to = format!("{name}-out.a");
+    let bridge = Running::start(&config(&nats, &name, "in", &to)).await;
+    let malformed: [&[u8]; 4] = [
+        b"NATS/1.0\r\nx-file: caf\xe9.txt\r\n\r\n",
+        b"NATS/1.0\r\nno colon\r\n\r\n",
+        b"NATS/2.0\r\n\r\n",
+        b"NATS/1.0 abc\r\n\r\n",
+    ];
+    let subject = format!("{name}.a");
+    let mut count = 0;
+    for headers in malformed {
+        publish_raw(&nats, subject.as_bytes(), headers, &event(count)).await;
+        client
+            .publish(subject.clone(), event(count + 1).into())
+            .await
+            .unwrap();
+        count += 2;
+    }
+    let illegal = format!("{name}.").into_bytes();
+    publish_raw(
+        &nats,
+        &[&illegal, &b"\xff"[..]].concat(),
+        b"NATS/1.0\r\n\r\n",
+        &event(count),
+    )
+    .await;
+    assert_eq!(subjects(&stored, count + 1).await.len(), count + 1);
+    let jetstream = jetstream::new(client);
+    let mut consumer: jetstream::consumer::PullConsumer = jetstream
+        .get_consumer_from_stream("in", &name)
+        .await
+        .unwrap();
+    within("all of them are acknowledged", async {
+        loop {
+            let info = consumer.info().await.unwrap();
+            if (info.num_ack_pending, info.num_pending) == (0, 0) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    bridge.stop().await;
+}
