@@ -199,7 +199,9 @@ impl DeadLetters {
         // change.
         let is_secret = |id: ReplyId| reason.stage == Stage::Resolve || self.calls.has_made(id);
         let blank_tokens = |bytes: &Bytes| without_tokens(bytes, is_secret);
-        let body = body.or_else(|| original.body.clone());
+        // A message without a body stays one: in a compacted topic it means that its key is deleted.
+        let original_body = original.body.as_ref();
+        let body = original_body.map(|whole| body.unwrap_or_else(|| whole.clone()));
         let mut message = Message {
             key: original.key.as_ref().map(blank_tokens),
             headers: self.headers_of(original, blank_tokens),

@@ -84,11 +84,16 @@ impl Calls {
     #[must_use]
     pub fn take_answers(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
-        let is_read_twice = |answered: &&AnswerOutcome| {
-            // The reply channel of this replica reads the same record, and counts it.
-            let is_ours = |call| self.channels().is_ours(call);
-            at.reader == Reader::ProtocolBinding
-                && matches!(answered, AnswerOutcome::Foreign(call) if is_ours(*call))
+        // The other reader of a shared reply topic reads the same record, and counts it: an answer to a call of this replica
+        // the reader of its partition, one that names no call the reader of all partitions, which makes its dead letter.
+        let is_read_twice = |answered: &&AnswerOutcome| match (answered, at.reader) {
+            (AnswerOutcome::Foreign(call), Reader::ProtocolBinding) => {
+                self.channels().is_ours(*call)
+            }
+            (AnswerOutcome::Uncorrelated(_), Reader::ReplyChannel) => {
+                self.channels().is_shared(at.bus)
+            }
+            _ => false,
         };
         for answered in answered.iter().filter(|answered| !is_read_twice(answered)) {
             self.count_reply(answered.outcome());
@@ -476,16 +481,22 @@ fn call_of(at: ReadAt<'_>, unit: &AnswerUnit, is_one_of_several: bool) -> Option
     }
 }
 
-/// The texts by which a message as a whole may name its call: headers, then the subject. A message that is not a
-/// CloudEvent may still repeat its headers.
+/// The texts by which a message as a whole may name its call: headers, the subject, and the `collaborationid`. A message
+/// that is not a CloudEvent may still repeat its headers.
 fn of_message(at: ReadAt<'_>) -> impl Iterator<Item = &str> {
     let headers = [
         at.message.headers.get(spring::CORRELATION_ID),
         attribute_header(at.message, extension::CALL_ID),
     ];
     let headers = headers.into_iter().flatten();
-    let headers = headers.filter_map(|value| std::str::from_utf8(value).ok());
-    headers.chain(at.topic.as_str().rsplit('.').next())
+    let collaboration = || attribute_header(at.message, extension::COLLABORATION_ID);
+    let text = |value| std::str::from_utf8(value).ok();
+    let headers = headers.filter_map(move |value| text(value));
+    let subject = at.topic.as_str().rsplit('.').next();
+    let last = std::iter::once_with(collaboration).flatten();
+    headers
+        .chain(subject)
+        .chain(last.filter_map(move |value| text(value)))
 }
 
 fn ids<'a>(texts: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ReplyId> {

@@ -89,19 +89,45 @@ pub(crate) fn authority(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authori
     let mut named = headers.get_all(header::HOST).iter();
     match (uri.authority(), named.next(), named.next()) {
         (_, _, Some(_)) => Err(WrongHost::NotOne),
-        (Some(authority), _, None) => Ok(Some(authority.clone())),
+        (Some(authority), _, None) if is_host_and_port(authority) => Ok(Some(authority.clone())),
+        (Some(_), _, None) => Err(WrongHost::NotOne),
         (None, Some(host), None) => {
             let authority = host.to_str().ok().and_then(|host| host.parse().ok());
+            let authority = authority.filter(is_host_and_port);
             authority.map(Some).ok_or(WrongHost::NotOne)
         }
         (None, None, None) => Ok(None),
     }
 }
 
+/// Whether it consists of a host and, optionally, a port. Cards contain it. Source: RFC 9110 section 7.2.
+fn is_host_and_port(authority: &Authority) -> bool {
+    let rest = authority.as_str().strip_prefix(authority.host());
+    rest.is_some_and(|rest| match rest.strip_prefix(':') {
+        Some(port) => port.is_empty() || authority.port_u16().is_some(),
+        None => rest.is_empty(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use http::HeaderValue;
+
+    #[test]
+    fn a_host_has_no_user_and_its_port_is_a_number() {
+        for (host, is_right) in [
+            ("localhost", true),
+            ("localhost:8080", true),
+            ("[::1]:8080", true),
+            ("127.0.0.1:", true),
+            ("user@localhost", false),
+            ("localhost:evil", false),
+            ("127.0.0.1:99999", false),
+        ] {
+            assert_eq!(check(&[], "/", &[host]).is_ok(), is_right, "{host}");
+        }
+    }
 
     fn check(names: &[&str], uri: &str, hosts: &[&str]) -> Result<(), WrongHost> {
         let mut headers = HeaderMap::new();

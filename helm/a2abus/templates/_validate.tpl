@@ -2,6 +2,11 @@
 {{- define "a2abus.check" -}}
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "the configuration has no `transports`: set `config`, or pass your file with --set-file configFile=a2abus.yaml" }}{{ end }}
+{{- range $section := list "transports" "agents" }}
+{{- range $name, $_ := (get $config $section | default dict) }}
+{{- if has (toString $name) (list "true" "false") }}{{ fail (printf "`%s` of the configuration has an entry that Helm reads as %s: names like y, n, yes, no, on and off are Booleans in its YAML 1.1, so choose another name" $section (toString $name)) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod use the admin listener: remove it" }}{{ end }}
 {{- if eq (int .Values.ports.http) (int .Values.ports.admin) }}{{ fail (printf "`ports.http` and `ports.admin` are both %d" (int .Values.ports.http)) }}{{ end }}
 {{- if regexMatch "^(127\\.|\\[[0:]*1\\]$|\\[[0:]*:ffff:127\\.)" (lower .Values.listenAddress) }}{{ fail (printf "`listenAddress` is %s, but the kubelet and the Service connect to the address of the pod: use 0.0.0.0, or [::] for IPv6" .Values.listenAddress) }}{{ end }}

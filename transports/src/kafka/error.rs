@@ -62,6 +62,12 @@ impl fmt::Display for Cause {
             Code::UnknownTopic | Code::UnknownTopicOrPartition => {
                 "the topic does not exist, or this user may not see it"
             }
+            Code::InvalidRecord => {
+                "the topic refuses the record: a compacted topic needs a key, for example"
+            }
+            Code::InvalidTimestamp => {
+                "the topic refuses the time of the record: check its message.timestamp settings"
+            }
             Code::UnknownPartition => {
                 "the topic does not have the partition that the message names"
             }

@@ -245,6 +245,12 @@ impl Intake {
         self.state().place_mut(lane)?.next
     }
 
+    /// Whether every delivered record of a partition is settled.
+    pub(super) fn has_settled(&self, topic: &str, partition: i32) -> bool {
+        let lane = self.lane(topic, partition);
+        lane.is_none_or(|lane| self.state().ledger.has_settled(lane))
+    }
+
     /// The current assignment of this lane, to which a new record belongs, and whether the record is the first of it.
     pub(super) fn arrive(&self, lane: u32) -> Option<(u64, bool)> {
         let mut state = self.state();

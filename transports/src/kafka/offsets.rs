@@ -196,6 +196,11 @@ impl Ledger {
         self.lane(lane).and_then(|lane| lane.position)
     }
 
+    /// Whether every received offset of a lane is settled.
+    pub(super) fn has_settled(&self, lane: u32) -> bool {
+        self.lane(lane).is_none_or(|lane| lane.ring.is_empty())
+    }
+
     /// The number of outstanding offsets that do not just wait for an answer.
     pub(super) fn out(&self, lane: u32) -> usize {
         self.lane(lane).map_or(0, |lane| lane.out)

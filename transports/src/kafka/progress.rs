@@ -82,8 +82,13 @@ impl Progress {
         self.ends = ends;
     }
 
-    /// The number of records that are not settled yet, in all partitions where it is known.
-    pub(super) fn lag(&mut self, statistics: &Statistics) -> Option<u64> {
+    /// The number of records that are not settled yet, in all partitions where it is known. `has_settled` tells whether
+    /// every record of a partition that was delivered is settled.
+    pub(super) fn lag(
+        &mut self,
+        statistics: &Statistics,
+        has_settled: impl Fn(&str, i32) -> bool,
+    ) -> Option<u64> {
         let mut before = std::mem::take(&mut self.settled);
         let mut sum = None;
         for (topic, partition) in partitions(statistics) {
@@ -91,10 +96,9 @@ impl Progress {
             let known_end = self.ends.get(&key).copied();
             let end = known_end.map_or(partition.hi_offset, |end| end.max(partition.hi_offset));
             let next = partition.next_offset;
-            // Records that follow may be control records, which have offsets and are never delivered. The queue is that
-            // of all partitions.
-            let is_settled =
-                partition.fetchq_cnt == 0 && partition.app_offset == partition.stored_offset;
+            // Records that follow may be control records, which have offsets and are never delivered. The application
+            // offset may be after them or not. The queue is that of all partitions.
+            let is_settled = partition.fetchq_cnt == 0 && has_settled(topic, partition.partition);
             let known = before.remove(&key).filter(|known| *known <= end);
             let settled = if is_settled { Some(next) } else { known };
             let stored = partition.stored_offset.max(partition.committed_offset);
@@ -169,21 +173,32 @@ mod tests {
     }
 
     fn lag_of(offsets: [i64; 5], prefetched: i64) -> Option<u64> {
-        Progress::default().lag(&statistics(offsets, prefetched))
+        lag(&mut Progress::default(), &statistics(offsets, prefetched))
+    }
+
+    /// Everything that was delivered is settled if the next offset of the application is the stored one.
+    fn lag(progress: &mut Progress, statistics: &Statistics) -> Option<u64> {
+        progress.lag(statistics, |topic, partition| {
+            let partition = &statistics.topics[topic].partitions[&partition];
+            partition.stored_offset == partition.app_offset
+        })
     }
 
     #[test]
     fn control_records_at_the_end_are_no_lag() {
         assert_eq!(lag_of([246, 246, 247, 247, 247], 0), Some(0));
+        // The application has passed the control record.
+        let passed = statistics([1, 2, 2, 2, 2], 0);
+        assert_eq!(Progress::default().lag(&passed, |_, _| true), Some(0));
         // Only aborted records since the start: nothing was delivered.
         assert_eq!(lag_of([-1001, -1001, 52, 52, 52], 0), Some(0));
         // Nor while records of other partitions are in the queue that all partitions share.
         let mut progress = Progress::default();
         let control = [246, 246, 247, 247, 247];
-        assert_eq!(progress.lag(&statistics(control, 0)), Some(0));
-        assert_eq!(progress.lag(&statistics(control, 9)), Some(0));
+        assert_eq!(lag(&mut progress, &statistics(control, 0)), Some(0));
+        assert_eq!(lag(&mut progress, &statistics(control, 9)), Some(0));
         // A topic that was created again.
-        assert_eq!(progress.lag(&statistics([3, 3, 9, 9, 9], 9)), Some(6));
+        assert_eq!(lag(&mut progress, &statistics([3, 3, 9, 9, 9], 9)), Some(6));
     }
 
     #[test]
@@ -198,9 +213,9 @@ mod tests {
         let mut progress = Progress::default();
         progress.note_ends([(("orders".to_owned(), 0), 250)].into());
         let paused = statistics([240, 246, 247, 247, 247], 0);
-        assert_eq!(progress.lag(&paused), Some(10));
+        assert_eq!(lag(&mut progress, &paused), Some(10));
         progress.note_ends(Ends::new());
-        assert_eq!(progress.lag(&paused), Some(7));
+        assert_eq!(lag(&mut progress, &paused), Some(7));
     }
 
     #[test]
@@ -215,7 +230,7 @@ mod tests {
             let partitions = topic.partitions.values_mut();
             partitions.for_each(|partition| partition.desired = false);
         }
-        assert_eq!(Progress::default().lag(&statistics), None);
+        assert_eq!(lag(&mut Progress::default(), &statistics), None);
     }
 
     #[test]

@@ -198,7 +198,8 @@ impl ClientContext for Context {
         let mut progress = self.lock_progress();
         progress.find_open_transactions(&statistics, Instant::now());
         if let Some(lag) = &self.lag {
-            lag.send_replace(progress.lag(&statistics));
+            let has_settled = |topic: &str, partition| self.intake.has_settled(topic, partition);
+            lag.send_replace(progress.lag(&statistics, has_settled));
         }
     }
 }

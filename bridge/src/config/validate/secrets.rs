@@ -11,7 +11,7 @@ use crate::config::agents::KeyError;
 use crate::config::path::ValuePath;
 use crate::config::transport::TransportConfig;
 use crate::config::workflows::WorkflowsConfig;
-use crate::config::{AttachConfig, PushConfig};
+use crate::config::{AttachConfig, PushConfig, StateLog};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let sections = checker.sections;
@@ -49,7 +49,24 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 unread(checker, path, &error);
             }
         }
+        for (index, file) in workflows.ca_files.iter().enumerate() {
+            if let Err(error) = std::fs::read(file) {
+                let path = path.key("ca_files").index(index);
+                checker.error(path, format!("cannot be read: {error}"));
+            }
+        }
         keys(checker, &path, workflows);
+    }
+    let state = sections.state.as_ref();
+    let state = state.filter(|state| state.place() == StateLog::Embedded);
+    if let Some(directory) = state.and_then(|state| state.directory.as_deref())
+        && !directory.is_dir()
+    {
+        let path = ValuePath::root().key("state").key("directory");
+        checker.warning(
+            path,
+            "is not a directory here: create it before the bridge starts",
+        );
     }
     let push = sections.a2a.as_ref().map(|a2a| &a2a.push_notifications);
     if let Some(push) = push.filter(|push| push.enabled) {

@@ -257,9 +257,9 @@ impl EventFactory {
         };
         let mut event = self.event(id, ty.into(), client)?;
         event.set(extension::MCP_TYPE, Kind::Response.as_str())?;
-        event.set(extension::A2A_METHOD, action.method())?;
         let body = match &client.form {
             AnswerForm::Events => {
+                event.set(extension::A2A_METHOD, action.method())?;
                 let execution = answer
                     .execution_id
                     .as_ref()
@@ -273,9 +273,9 @@ impl EventFactory {
                 event.set(extension::PROTOCOL, "A2A")?;
                 event.set(extension::PROTOCOL_VERSION, "2.0")?;
                 event.set(extension::IS_FINAL, true)?;
-                if let Some(id) = &client.collaboration_id {
-                    event.set(extension::COLLABORATION_ID, id.clone())?;
-                }
+                let id = || serde_json::from_str(token).unwrap_or_else(|_| token.clone());
+                let id = client.collaboration_id.clone().unwrap_or_else(id);
+                event.set(extension::COLLABORATION_ID, id)?;
                 if let Content::Refused(refused) = &answer.content {
                     event.set(extension::RPC_ERROR_CODE, refused.rpc_code)?;
                 }

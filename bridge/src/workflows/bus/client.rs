@@ -29,6 +29,8 @@ pub(super) struct WorkflowClient {
     pub(super) form: AnswerForm,
     pub(super) collaboration_id: Option<Text>,
     pub(super) call_id: Option<Text>,
+    /// The key of the request.
+    pub(super) key: Option<Bytes>,
     /// The correlation header that Spring clients expect in the answer.
     pub(super) correlation: Option<Bytes>,
     /// When the client stops waiting.
@@ -127,6 +129,7 @@ impl WorkflowClient {
                 .cloned()
                 .or_else(|| text(extension::COLLABORATION_ID)),
             call_id: text(extension::CALL_ID),
+            key: envelope.message.key.clone(),
             correlation: envelope
                 .message
                 .headers

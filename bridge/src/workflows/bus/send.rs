@@ -138,9 +138,11 @@ impl WorkflowBinding {
         let correlation = client.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.collect(), client.headers.as_slice());
-        let copy = self
-            .outbound
-            .to_address(self.intake.bus, event, headers, address.clone());
-        Ok(vec![copy?])
+        let mut copy =
+            self.outbound
+                .to_address(self.intake.bus, event, headers, address.clone())?;
+        // Otherwise the `collaborationid`.
+        copy.message.key = client.key.clone().or(copy.message.key);
+        Ok(vec![copy])
     }
 }
