@@ -1217,6 +1217,38 @@ async fn a_request_that_is_refused_for_its_reply_address_is_answered_at_another(
     }
 }
 
+/// In a compacted topic such a message deletes its key, also when it is sent there again.
+#[tokio::test]
+async fn the_dead_letter_of_a_message_without_a_body_has_none() {
+    let mut world = World::new().await;
+    for body in [None, Some("".into())] {
+        let mut message = request("1");
+        message.body = body.clone();
+        world
+            .publish(Address::topic(topic("requests")), message)
+            .await;
+        let dead = receive(&mut world.dead, "a dead letter").await.message;
+        assert_eq!(dead.body, body);
+    }
+    world.end().await;
+}
+
+/// An answer that is not a CloudEvent, and repeats this header only.
+#[tokio::test]
+async fn a_plain_answer_may_name_its_call_in_the_header_collaborationid() {
+    let mut world = World::new().await;
+    world.ask(request("7")).await;
+    let agent_request = world.next_request().await;
+    let mut answer = Message::plain(r#"{"hello":3}"#);
+    answer
+        .headers
+        .push("ce_collaborationid", id_of(&agent_request));
+    let replies = header(&agent_request.message, "ce_replyto").to_owned();
+    world.publish(Address::topic(topic(&replies)), answer).await;
+    assert_eq!(body(&world.reply_message().await)["result"]["hello"], 3);
+    world.end().await;
+}
+
 #[tokio::test]
 async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
     let mut world = World::new().await;

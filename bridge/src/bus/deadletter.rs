@@ -199,13 +199,10 @@ impl DeadLetters {
         // change.
         let is_secret = |id: ReplyId| reason.stage == Stage::Resolve || self.calls.has_made(id);
         let blank_tokens = |bytes: &Bytes| without_tokens(bytes, is_secret);
-        // A message without a body stays one: in a compacted topic it means that its key is deleted.
-        let original_body = original.body.as_ref();
-        let body = original_body.map(|whole| body.unwrap_or_else(|| whole.clone()));
         let mut message = Message {
             key: original.key.as_ref().map(blank_tokens),
             headers: self.headers_of(original, blank_tokens),
-            body: body.map(|body| blank_tokens(&redact_secrets(&body))),
+            body: body_of(original, body).map(|body| blank_tokens(&redact_secrets(&body))),
         };
         let mut put =
             |name: &'static str, value: &str| message.headers.push(name, self.header_text(value));
@@ -365,6 +362,12 @@ impl DeadLetters {
             }
         }
     }
+}
+
+/// The body of a dead letter. A message without one stays so: in a compacted topic it means that its key is deleted.
+fn body_of(original: &Message, body: Option<Bytes>) -> Option<Bytes> {
+    let whole = original.body.as_ref()?;
+    Some(body.unwrap_or_else(|| whole.clone()))
 }
 
 // === impl Undelivered ===

@@ -60,8 +60,15 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
         // Earlier events are counted, but are not sent to this address.
         assert_eq!(reply.attribute("seq"), "3");
     }
-    request(&world, "_INBOX.me", Message::plain(call("e-3"))).await;
-    let reply: Value = serde_json::from_slice(&next(&mut inbox).await.body.unwrap()).unwrap();
+    let mut keyed = Message::plain(call("e-3"));
+    keyed.key = Some("mine".into());
+    request(&world, "_INBOX.me", keyed).await;
+    let answer = next(&mut inbox).await;
+    assert_eq!(answer.key.as_deref(), Some(&b"mine"[..]));
+    let header = |name: &str| answer.headers.get(name).map(|value| &value[..]);
+    assert_eq!(header("ce_collaborationid"), Some(&b"7"[..]));
+    assert_eq!(header("ce_a2amethod"), None);
+    let reply: Value = serde_json::from_slice(answer.body.as_ref().unwrap()).unwrap();
     assert_eq!(reply["id"], 7);
     assert_eq!(reply["result"]["status"], "success", "{reply}");
     world.end().await;

@@ -49,25 +49,9 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 unread(checker, path, &error);
             }
         }
-        for (index, file) in workflows.ca_files.iter().enumerate() {
-            if let Err(error) = std::fs::read(file) {
-                let path = path.key("ca_files").index(index);
-                checker.error(path, format!("cannot be read: {error}"));
-            }
-        }
         keys(checker, &path, workflows);
     }
-    let state = sections.state.as_ref();
-    let state = state.filter(|state| state.place() == StateLog::Embedded);
-    if let Some(directory) = state.and_then(|state| state.directory.as_deref())
-        && !directory.is_dir()
-    {
-        let path = ValuePath::root().key("state").key("directory");
-        checker.warning(
-            path,
-            "is not a directory here: create it before the bridge starts",
-        );
-    }
+    files(checker);
     let push = sections.a2a.as_ref().map(|a2a| &a2a.push_notifications);
     if let Some(push) = push.filter(|push| push.enabled) {
         let path = ValuePath::root()
@@ -81,6 +65,29 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 Err(short @ KeyError::Short) => checker.error(path.index(index), short.to_string()),
             }
         }
+    }
+}
+
+/// Checks files that are not secrets.
+fn files(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let workflows = sections.workflows.as_ref().filter(|it| it.enabled);
+    let ca_files = workflows.map(|workflows| workflows.ca_files.as_slice());
+    for (index, file) in ca_files.unwrap_or_default().iter().enumerate() {
+        if let Err(error) = std::fs::read(file) {
+            let path = ValuePath::root().key("workflows");
+            let path = path.key("ca_files").index(index);
+            checker.error(path, format!("cannot be read: {error}"));
+        }
+    }
+    let state = sections.state.as_ref();
+    let state = state.filter(|state| state.place() == StateLog::Embedded);
+    if let Some(directory) = state.and_then(|state| state.directory.as_deref())
+        && !directory.is_dir()
+    {
+        let path = ValuePath::root().key("state").key("directory");
+        let message = "is not a directory here: create it before the bridge starts";
+        checker.warning(path, message);
     }
 }
 
