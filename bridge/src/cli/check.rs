@@ -12,6 +12,7 @@ use serde::Serialize;
 use self::connect::Connected;
 use super::command::{ConfigFile, Status};
 use super::output::{Output, complain_line, count};
+use super::telemetry;
 use crate::config::{Config, Problem, Severity};
 
 /// Arguments of `a2abus check`.
@@ -74,8 +75,9 @@ struct Counts {
 /// Checks the configuration.
 ///
 /// # Errors
-/// When the verdict cannot be written; problems of the configuration are output, not errors.
+/// When the verdict cannot be written, or `A2ABUS_LOG` is invalid; problems of the configuration are output, not errors.
 pub(crate) async fn run(args: CheckArgs) -> anyhow::Result<Status> {
+    telemetry::filter_of_environment()?;
     let verdict = Report::of(&args).await;
     let mut output = Output::new();
     if args.json {

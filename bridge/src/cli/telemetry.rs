@@ -11,18 +11,25 @@ use tracing_subscriber::reload::Handle;
 use crate::config::{LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
 use crate::{LogLevels, reload};
 
+/// The filter in the variable `A2ABUS_LOG`, if it is set.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn filter_of_environment() -> anyhow::Result<Option<LogFilter>> {
+    let text = std::env::var("A2ABUS_LOG").ok();
+    let filter = text.map(|text| LogFilter::read(&text)).transpose();
+    filter.map_err(|why| anyhow::anyhow!("A2ABUS_LOG: {why}"))
+}
+
 /// Starts logging as configured, and returns a handle that changes the levels while the process runs. The variable
 /// `A2ABUS_LOG` takes precedence over the configuration; with it, the levels cannot change and there is no handle.
 ///
 /// # Errors
 /// When the filter cannot be read.
 pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels>> {
-    let variable = std::env::var("A2ABUS_LOG").ok();
+    let variable = filter_of_environment()?;
     let is_fixed = variable.is_some();
-    let filter = match variable {
-        Some(text) => LogFilter::read(&text).map_err(|why| anyhow::anyhow!("A2ABUS_LOG: {why}"))?,
-        None => config.log.0.clone(),
-    };
+    let filter = variable.unwrap_or_else(|| config.log.0.clone());
     let filter = parse_filter(filter.as_str())
         .with_context(|| format!("the log filter {:?} cannot be read", filter.as_str()))?;
     let builder = tracing_subscriber::fmt()

@@ -13,7 +13,6 @@ use serde_saphyr::Spanned;
 
 use super::path::{Segment, ValuePath};
 use super::problem::{ConfigErrors, SourceLocation};
-use super::value::{LogFilter, TextFormat as _};
 use crate::names::Name;
 
 /// A value with its position.
@@ -86,11 +85,6 @@ pub(super) fn read(
     for (name, value) in variables {
         match (name.to_str(), value.into_string()) {
             (Some("HOSTNAME"), Ok(value)) => host = Some(value),
-            (Some("A2ABUS_LOG"), Ok(value)) => {
-                if let Err(why) = LogFilter::read(&value) {
-                    problems.error(variable("A2ABUS_LOG"), ValuePath::root(), why.to_string());
-                }
-            }
             (Some(name), value) if is_configuration(name) => match value {
                 Ok(value) => root.overlay(name, &value, problems),
                 Err(_) => problems.error(variable(name), ValuePath::root(), "not UTF-8"),

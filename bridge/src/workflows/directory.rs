@@ -54,7 +54,7 @@ pub(super) struct LastKnownSecrets {
 #[non_exhaustive]
 pub enum UnreadableSecret {
     /// The secret of a credential.
-    #[error("cannot read credential {id}")]
+    #[error("credential {id}")]
     Credential {
         /// The credential.
         id: Name,
@@ -62,7 +62,7 @@ pub enum UnreadableSecret {
         source: SecretError,
     },
     /// A key of an agent.
-    #[error("cannot read a key of agent {id}")]
+    #[error("a key of agent {id}")]
     Key {
         /// The agent of the key.
         id: Name,
@@ -428,11 +428,11 @@ mod tests {
     fn a_secret_that_is_not_there_is_named() {
         assert_eq!(
             refused("{credentials: [{id: c, type: custom, value: {env: A2ABUS_TEST_NOT_SET}}]}"),
-            "cannot read credential c: the environment variable A2ABUS_TEST_NOT_SET is not set"
+            "credential c: the environment variable A2ABUS_TEST_NOT_SET is not set"
         );
         assert_eq!(
             refused("{agents: [{id: a, keys: [{file: /nowhere/key}]}]}"),
-            "agent a: a key: cannot read the secret file /nowhere/key"
+            "a key of agent a: cannot read the secret file /nowhere/key"
         );
     }
 
