@@ -55,6 +55,7 @@ pub(crate) struct Tasks {
     /// When the last outage of the log was seen.
     outage: Mutex<Option<Instant>>,
     lost: LogLimit,
+    large: LogLimit,
     metrics: Arc<Metrics>,
 }
 
@@ -121,6 +122,8 @@ const OVERDUE_INTERVAL: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_secs(3);
 /// How long after an outage of the log the records of other bridges may still be on the way.
 const RECOVERY: Duration = Duration::from_secs(40);
+/// One task may take this part of the memory.
+const LARGEST_TASK: usize = 4;
 /// The largest error of an agent that the record of its task contains.
 const MAX_ERROR: usize = 64 << 10;
 /// How many records a subscriber may lag behind before it must read the task again.
@@ -164,6 +167,10 @@ impl Tasks {
             calls: Shares::new(usize::MAX),
             outage: Mutex::default(),
             lost: log.limit(Level::ERROR, "more events of tasks were not stored"),
+            large: log.limit(
+                Level::WARN,
+                "more tasks have failed because they were too large",
+            ),
             metrics: Arc::clone(metrics),
         }))
     }
@@ -567,6 +574,9 @@ impl Tasks {
             Some(Ok(part)) => {
                 let last = part.last;
                 match AgentAnswer::of(part) {
+                    Some(AgentAnswer::Result(_)) if !last && self.is_too_large(&message.id) => {
+                        return self.end_too_large(&message.id, &from).await;
+                    }
                     Some(AgentAnswer::Result(reported)) => {
                         let reported = (reported, last);
                         self.record_from(&message.id, reported, &from).await?
@@ -587,6 +597,26 @@ impl Tasks {
                 Ok(if last { Taken::End } else { Taken::More })
             }
         }
+    }
+
+    /// Whether a task takes so much of the memory that others, or its own end, would not fit.
+    fn is_too_large(&self, id: &str) -> bool {
+        let most = self.view.memory_bytes() / LARGEST_TASK;
+        self.view
+            .read(|tasks| tasks.get(id).is_some_and(|task| task.bytes() > most))
+    }
+
+    /// Fails a task that has become too large. Its agent gets a cancel, because nobody takes the rest of the answer.
+    async fn end_too_large(&self, id: &Text, from: &Origin) -> Result<Taken, StateError> {
+        if let Some(suppressed) = self.large.allow() {
+            tracing::warn!(task = %id, suppressed, "a task has failed: it takes more than a quarter of the memory for tasks (state.memory)");
+        }
+        let why = failure_message(
+            "the answer of the agent is too large: the task takes more than a quarter of the memory for tasks (state.memory)",
+        );
+        let failed = Event::Status(Status::now(State::Failed, Some(why)));
+        self.record(id, &failed.from(from.at(1, true))).await?;
+        Ok(Taken::End)
     }
 
     /// Completes a task whose answer has ended without a final state, unless the agent has another message of it.
@@ -676,6 +706,7 @@ impl Tasks {
         (reported, last): (AnswerPart, bool),
         continues: bool,
     ) -> Vec<(u32, Event)> {
+        const RESULT: Text = Text::from_static("result");
         let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
         match reported {
@@ -711,8 +742,14 @@ impl Tasks {
                 numbered(named(task).into_iter().chain([event]).collect())
             }
             AnswerPart::Plain(json) => {
+                let task = self.get(id);
+                let is_new = |task: &Task| task.status.state == State::Submitted;
+                let begins = !last && task.as_ref().is_some_and(is_new);
+                let working = begins.then(|| (1, Event::Status(Status::now(State::Working, None))));
+                let known =
+                    task.is_some_and(|task| task.artifacts.iter().any(|it| it.id == RESULT));
                 let artifact = Artifact {
-                    id: Text::from_static("result"),
+                    id: RESULT,
                     name: None,
                     description: None,
                     parts: vec![plain_part(json)],
@@ -721,12 +758,12 @@ impl Tasks {
                 };
                 let event = Event::Artifact {
                     artifact,
-                    append: continues,
+                    append: continues && known,
                     last,
                     metadata: None,
                 };
-                let end = last.then(|| Event::Status(Status::now(State::Completed, None)));
-                numbered([event].into_iter().chain(end).collect())
+                let end = last.then(|| (3, Event::Status(Status::now(State::Completed, None))));
+                working.into_iter().chain([(2, event)]).chain(end).collect()
             }
         }
     }

@@ -271,9 +271,20 @@ impl Agent {
                 say("result", chunk("ny", true)).await;
                 say("result", status("completed", true)).await;
             }
-            Some(pieces @ ("pieces" | "pieces, then an error")) => {
-                for n in 0..2 {
-                    let mut piece = message_of("result", json!({ "n": n }));
+            Some("progress, then a result") => {
+                let params = json!({ "progressToken": request["id"], "progress": 1 });
+                let progress = json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
+                send(Message::plain(progress.to_string())).await;
+                say("result", json!({ "n": 0 })).await;
+            }
+            Some(pieces @ ("pieces" | "pieces, then an error" | "large pieces")) => {
+                let (count, size) = match pieces {
+                    "large pieces" => (40, 50_000),
+                    _ => (2, 0),
+                };
+                for n in 0..count {
+                    let fill = "x".repeat(size);
+                    let mut piece = message_of("result", json!({ "n": n, "fill": fill }));
                     for (name, value) in [
                         ("ce_specversion", "1.0"),
                         ("ce_id", "p"),
@@ -287,7 +298,7 @@ impl Agent {
                     send(piece).await;
                 }
                 match pieces {
-                    "pieces" => say("result", json!({ "n": 2 })).await,
+                    "pieces" | "large pieces" => say("result", json!({ "n": 2 })).await,
                     _ => say("error", json!({ "code": -32050, "message": "no more" })).await,
                 }
             }
@@ -610,10 +621,31 @@ async fn a_task_continues_until_the_last_part_of_an_answer_of_another_protocol()
         .map(|event| (event["append"] == true, event["lastChunk"] == true))
         .collect();
     assert_eq!(chunks, [(false, false), (true, false), (true, true)]);
+    // Clients ignore a first chunk that is to be appended.
+    let events = bus.stream(user_message("progress, then a result")).await;
+    let events = events.rest().await;
+    let artifact = events
+        .iter()
+        .map(|event| event.json()["result"].clone())
+        .find(|event| event["kind"] == "artifact-update");
+    assert_eq!(artifact.unwrap()["append"], false);
     let failing = user_message("pieces, then an error");
     let task = bus.ask("message/send", failing).await["result"].clone();
     assert_eq!(task["status"]["state"], "failed", "{task}");
     assert_eq!(task["artifacts"][0]["parts"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_task_that_takes_too_much_of_the_memory_fails() {
+    let config = format!("{CONFIG}state: {{ memory: 1MiB }}\n");
+    let bus = Bus::open_with(&config).await;
+    let task = bus.ask("message/send", user_message("large pieces")).await["result"].clone();
+    assert_eq!(task["status"]["state"], "failed", "{}", task["status"]);
+    let why = &task["status"]["message"]["parts"][0]["text"];
+    assert!(why.as_str().unwrap().contains("too large"), "{why}");
+    let id = json!({ "id": task["id"] });
+    let read = bus.ask("tasks/get", id).await["result"].clone();
+    assert_eq!(read["status"]["state"], "failed");
 }
 
 #[tokio::test]

@@ -202,6 +202,12 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
     ];
     let subject = format!("{name}.a");
     let mut count = 0;
+    // Alone, and among others.
+    for headers in malformed {
+        publish_raw(&nats, subject.as_bytes(), headers, &event(count)).await;
+        count += 1;
+        assert_eq!(subjects(&stored, count).await.len(), count);
+    }
     for headers in malformed {
         publish_raw(&nats, subject.as_bytes(), headers, &event(count)).await;
         client

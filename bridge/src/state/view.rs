@@ -309,6 +309,12 @@ impl<F: Fold> View<F> {
         }
     }
 
+    /// The memory that all entries may take, in bytes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.shared.options.memory_bytes
+    }
+
     /// Refuses a new key while the memory is full and no entry can be removed.
     ///
     /// # Errors

@@ -271,6 +271,11 @@ impl Task {
         }
     }
 
+    /// Its approximate size in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// How many complete parts of the answer to a call the task has.
     pub(crate) fn parts_of(&self, call: &str) -> usize {
         let parts = |origin: &Origin| origin.part - u32::from(!origin.ends && origin.part > 0);

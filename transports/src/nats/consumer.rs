@@ -56,6 +56,11 @@ impl ConsumerRef {
         Text::from(format!("consumer {} of stream {}", self.name, self.stream))
     }
 
+    /// The search for its malformed messages, as a name in the health of the transport.
+    pub(super) fn search_title(&self) -> Text {
+        Text::from(format!("malformed messages of {}", self.title()))
+    }
+
     /// Finds the consumer, or creates or updates it if that is allowed.
     ///
     /// # Errors

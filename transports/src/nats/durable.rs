@@ -9,7 +9,7 @@
 //! One task owns everything. An outcome carries the permit for one more outstanding message until it is processed, so
 //! the bounded queue of outcomes always has room and settling never waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -73,7 +73,9 @@ pub(super) struct DurableReader {
     repair: Option<BoxFuture<'static, Limits>>,
     /// Whether the connection was lost during a pull, which a malformed message may have caused.
     is_interrupted: bool,
-    search: Option<BoxFuture<'static, Vec<Stored>>>,
+    search: Option<BoxFuture<'static, Result<Vec<Stored>, TransportError>>>,
+    /// Malformed messages that wait for room in the budget.
+    unreadable: VecDeque<Stored>,
     /// How often in a row a pull was refused.
     refusals: u32,
     ledger: Ledger,
@@ -100,7 +102,7 @@ enum Event {
     Stopped,
     Unwanted,
     ConnectionChanged(bool),
-    Unreadable(Vec<Stored>),
+    Searched(Result<Vec<Stored>, TransportError>),
     Verdicts(Vec<Settlement>),
     ProgressDue,
     Repaired(Limits),
@@ -142,6 +144,7 @@ impl DurableReader {
             repair: None,
             is_interrupted: false,
             search: None,
+            unreadable: VecDeque::new(),
             refusals: 0,
             ledger: Ledger::default(),
             returned: BTreeMap::new(),
@@ -174,11 +177,12 @@ impl DurableReader {
                 }
                 Event::Unwanted => self.stop_reading(Stage::Quiet).await,
                 Event::ConnectionChanged(is_up) => self.connection_changed(is_up),
-                Event::Unreadable(found) => self.take_unreadable(&found),
+                Event::Searched(found) => self.searched(found),
                 Event::Verdicts(verdicts) => {
                     for verdict in verdicts {
                         self.settle(verdict).await;
                     }
+                    self.deliver_unreadable();
                 }
                 Event::ProgressDue => self.send_progress().await,
                 Event::Repaired(limits) => {
@@ -219,7 +223,9 @@ impl DurableReader {
         let progress = self.ledger.next_progress().filter(|_| up);
         let watchdog = self.pull.as_ref().map(|pull| pull.watchdog);
         let return_at = self.return_at.filter(|_| up);
-        let ask = reading && up && self.pull.is_none() && self.repair.is_none();
+        // A pull reserves the whole budget, and would bring the malformed messages again.
+        let is_searching = self.search.is_some() || !self.unreadable.is_empty();
+        let ask = reading && up && self.pull.is_none() && self.repair.is_none() && !is_searching;
         let max_payload = self.client.max_payload();
         let mut verdicts = Vec::new();
         tokio::select! {
@@ -231,7 +237,7 @@ impl DurableReader {
             _ = self.verdicts.recv_many(&mut verdicts, CHUNK), if up => Event::Verdicts(verdicts),
             () = sleep_until(progress) => Event::ProgressDue,
             limits = ended(&mut self.repair) => Event::Repaired(limits),
-            found = ended(&mut self.search), if reading => Event::Unreadable(found),
+            found = ended(&mut self.search), if reading => Event::Searched(found),
             () = sleep_until(watchdog) => Event::PullSilent,
             messages = self.messages.next(), if reading => Event::Messages(messages),
             share = self.budget.reserve(self.size, self.limits, max_payload), if ask => {
@@ -246,41 +252,49 @@ impl DurableReader {
     fn connection_changed(&mut self, is_up: bool) {
         self.is_interrupted |= self.pull.take().is_some();
         if is_up && std::mem::take(&mut self.is_interrupted) {
-            let (consumer, known) = (self.consumer.clone(), self.ledger.sequences());
-            let search = async move {
-                let name = consumer.name.clone();
-                consumer.unreadable(known).await.unwrap_or_else(|error| {
-                    tracing::warn!(consumer = %name, %error, "whether a malformed message has interrupted the connection is unknown");
-                    Vec::new()
-                })
-            };
+            let search = self.consumer.clone().unreadable(self.ledger.sequences());
             self.search = Some(search.boxed());
         }
     }
 
-    /// Delivers malformed messages, as far as the budget permits. The others interrupt the connection again.
-    fn take_unreadable(&mut self, found: &[Stored]) {
+    fn searched(&mut self, found: Result<Vec<Stored>, TransportError>) {
         self.search = None;
-        if let Some(first) = found.first() {
-            tracing::warn!(
-                stream = %self.consumer.stream, consumer = %self.consumer.name, messages = found.len(),
-                sequence = first.info.sequence, subject = first.subject,
-                "malformed messages have interrupted the connection to NATS: they are read from the stream instead"
-            );
+        let (stream, consumer) = (&self.consumer.stream, &self.consumer.name);
+        let name = self.consumer.search_title();
+        match found {
+            Ok(found) => {
+                self.link.report(&name, None);
+                if let Some(first) = found.first() {
+                    tracing::warn!(
+                        %stream, %consumer, messages = found.len(), sequence = first.info.sequence, subject = first.subject,
+                        "malformed messages have interrupted the connection to NATS: they are read from the stream instead"
+                    );
+                }
+                self.unreadable.extend(found);
+                self.deliver_unreadable();
+            }
+            Err(error) => {
+                tracing::warn!(%stream, %consumer, %error, "the connection to NATS was interrupted, and the stream cannot be searched for malformed messages, which would interrupt it again");
+                self.link.report(&name, Some(Text::from(error.to_string())));
+            }
         }
+    }
+
+    /// Delivers malformed messages, as far as the budget permits.
+    fn deliver_unreadable(&mut self) {
         let now = Instant::now();
-        for stored in found {
+        while let Some(stored) = self.unreadable.front() {
+            // More than the whole budget is never free.
+            let bytes = stored.size_bytes();
+            let Some(share) = self.budget.spare(bytes) else {
+                return;
+            };
             let is_known = self.ledger.renew(stored.info.sequence, &stored.reply);
-            let share = self.budget.spare(stored.size_bytes());
-            if let (false, Some(share), Some(message)) = (is_known, share, stored.message()) {
-                let lane = lane(&stored.subject);
-                self.deliver(
-                    (message, lane),
-                    stored.reply.clone(),
-                    stored.info,
-                    share,
-                    now,
-                );
+            let (lane, reply, info) = (lane(&stored.subject), stored.reply.clone(), stored.info);
+            let message = stored.message().filter(|_| !is_known);
+            self.unreadable.pop_front();
+            if let Some(message) = message {
+                self.deliver((message, lane), reply, info, share, now);
             }
         }
     }
@@ -527,6 +541,7 @@ impl DurableReader {
         self.pull = None;
         self.repair = None;
         self.search = None;
+        self.unreadable.clear();
         if !was_reading || !self.link.is_up() {
             // The server has ended the pulls itself, and redelivers what was under way to others after the ack wait.
             return;
@@ -553,6 +568,7 @@ impl DurableReader {
     /// Processes the queued outcomes, returns the remaining deliveries, and makes sure that everything was sent.
     async fn finish(mut self) {
         self.link.report(&self.consumer.title(), None);
+        self.link.report(&self.consumer.search_title(), None);
         if !self.link.is_up() {
             return;
         }

@@ -39,8 +39,12 @@ impl Requester {
     pub(super) fn answer_key(&self) -> Bytes {
         let key = || {
             let form = &self.form;
-            let id = form.collaboration_id.as_ref().or(form.request_id.as_ref());
-            Bytes::copy_from_slice(id.unwrap_or_else(|| form.recipient.id()).as_bytes())
+            let token = form.recipient.id();
+            let id = serde_json::from_str(token).unwrap_or_else(|_| token.clone());
+            let own = form.collaboration_id.as_ref().unwrap_or(&id);
+            let named = own.as_str() != "null";
+            let key = form.request_id.as_ref().filter(|_| !named).unwrap_or(own);
+            Bytes::copy_from_slice(key.as_bytes())
         };
         self.key.clone().unwrap_or_else(key)
     }
