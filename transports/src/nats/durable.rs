@@ -9,7 +9,7 @@
 //! One task owns everything. An outcome carries the permit for one more outstanding message until it is processed, so
 //! the bounded queue of outcomes always has room and settling never waits.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -33,7 +33,7 @@ use super::ledger::{Info, Ledger, Settlement, ToReader, nak};
 use super::link::{Connection, Link, jitter};
 use super::pull::{Budget, Pull, Share, Size, Status};
 use super::subscribe::subscribe_one;
-use super::unreadable::Stored;
+use super::unreadable::{Found, Stored};
 use crate::delivery::{Acknowledger, Delivery, Origin, Outcome};
 use crate::error::TransportError;
 use crate::message::{Message, Topic};
@@ -52,6 +52,9 @@ const RETURN_AFTER: Duration = Duration::from_millis(500);
 /// How long the server takes to notice that the inbox of our last pull is gone.
 const FORGET_PULL: Duration = Duration::from_millis(20);
 
+/// How long the next pull waits for malformed messages to be settled.
+const RECOVERY: Duration = Duration::from_secs(10);
+
 /// How many messages or outcomes are read at once.
 const CHUNK: usize = 256;
 
@@ -64,18 +67,23 @@ pub(super) struct DurableReader {
     stage: Stage,
     /// Answers to pulls come on `{inbox}.{number of the pull}`.
     inbox: String,
-    messages: ReadyChunks<Subscriber>,
+    /// `None` while the connection is down after it was lost during a pull.
+    messages: Option<ReadyChunks<Subscriber>>,
     budget: Budget,
     pull: Option<Pull>,
     pulls: u64,
     /// How much the next pull may ask for.
     size: Size,
     repair: Option<BoxFuture<'static, Limits>>,
-    /// Whether the connection was lost during a pull, which a malformed message may have caused.
-    is_interrupted: bool,
-    search: Option<BoxFuture<'static, Result<Vec<Stored>, TransportError>>>,
+    /// For malformed messages, after the connection was lost during a pull.
+    search: Option<BoxFuture<'static, Result<Found, TransportError>>>,
     /// Malformed messages that wait for room in the budget.
     unreadable: VecDeque<Stored>,
+    /// Malformed messages that are not settled yet. Their acknowledgements would be lost if a pull brought the next one.
+    recovering: HashSet<u64>,
+    /// Those that are settled, and would be found again while an earlier message is not.
+    recovered: BTreeSet<u64>,
+    recovery_end: Option<Instant>,
     /// How often in a row a pull was refused.
     refusals: u32,
     ledger: Ledger,
@@ -102,7 +110,8 @@ enum Event {
     Stopped,
     Unwanted,
     ConnectionChanged(bool),
-    Searched(Result<Vec<Stored>, TransportError>),
+    Searched(Result<Found, TransportError>),
+    RecoveryOver,
     Verdicts(Vec<Settlement>),
     ProgressDue,
     Repaired(Limits),
@@ -136,15 +145,17 @@ impl DurableReader {
             limits,
             stage: Stage::Reading,
             inbox,
-            messages: messages.ready_chunks(CHUNK),
+            messages: Some(messages.ready_chunks(CHUNK)),
             budget,
             pull: None,
             pulls: 0,
             size: Size::Free,
             repair: None,
-            is_interrupted: false,
             search: None,
             unreadable: VecDeque::new(),
+            recovering: HashSet::new(),
+            recovered: BTreeSet::new(),
+            recovery_end: None,
             refusals: 0,
             ledger: Ledger::default(),
             returned: BTreeMap::new(),
@@ -176,13 +187,28 @@ impl DurableReader {
                         .await;
                 }
                 Event::Unwanted => self.stop_reading(Stage::Quiet).await,
-                Event::ConnectionChanged(is_up) => self.connection_changed(is_up),
+                Event::ConnectionChanged(is_up) => {
+                    if let Err(error) = self.connection_changed(is_up).await {
+                        tracing::warn!(consumer = %self.consumer.name, %error, "a durable consumer cannot be read after the reconnect: subscribing again");
+                        break;
+                    }
+                }
                 Event::Searched(found) => self.searched(found),
+                Event::RecoveryOver => self.end_recovery(),
                 Event::Verdicts(verdicts) => {
                     for verdict in verdicts {
+                        let sequence = verdict.sequence;
+                        let is_settled = verdict.outcome == Outcome::Settled;
                         self.settle(verdict).await;
+                        if self.recovering.remove(&sequence) && is_settled {
+                            self.recovered.insert(sequence);
+                        }
                     }
                     self.deliver_unreadable();
+                    let is_over = self.unreadable.is_empty() && self.recovering.is_empty();
+                    if is_over && self.recovery_end.take().is_some() {
+                        self.begin_search();
+                    }
                 }
                 Event::ProgressDue => self.send_progress().await,
                 Event::Repaired(limits) => {
@@ -224,8 +250,10 @@ impl DurableReader {
         let watchdog = self.pull.as_ref().map(|pull| pull.watchdog);
         let return_at = self.return_at.filter(|_| up);
         // A pull reserves the whole budget, and would bring the malformed messages again.
-        let is_searching = self.search.is_some() || !self.unreadable.is_empty();
-        let ask = reading && up && self.pull.is_none() && self.repair.is_none() && !is_searching;
+        let is_recovering = !self.unreadable.is_empty() || !self.recovering.is_empty();
+        let is_searching = self.search.is_some() || is_recovering;
+        let is_busy = self.pull.is_some() || self.repair.is_some() || is_searching;
+        let ask = reading && up && !is_busy && self.messages.is_some();
         let max_payload = self.client.max_payload();
         let mut verdicts = Vec::new();
         tokio::select! {
@@ -239,37 +267,75 @@ impl DurableReader {
             limits = ended(&mut self.repair) => Event::Repaired(limits),
             found = ended(&mut self.search), if reading => Event::Searched(found),
             () = sleep_until(watchdog) => Event::PullSilent,
-            messages = self.messages.next(), if reading => Event::Messages(messages),
+            messages = next_of(&mut self.messages), if reading => Event::Messages(messages),
             share = self.budget.reserve(self.size, self.limits, max_payload), if ask => {
                 Event::Reserved(share)
             }
             () = sleep_until(return_at) => Event::ReturnDue,
+            () = sleep_until(self.recovery_end), if reading => Event::RecoveryOver,
             () = sleep_until(drain_end) => Event::DrainOver,
         }
     }
 
-    /// The server forgets the pulls of a lost connection.
-    fn connection_changed(&mut self, is_up: bool) {
-        self.is_interrupted |= self.pull.take().is_some();
-        if is_up && std::mem::take(&mut self.is_interrupted) {
-            let search = self.consumer.clone().unreadable(self.ledger.sequences());
-            self.search = Some(search.boxed());
+    /// The connection was lost, or has come back. If it comes back at once, the server continues the pull of the lost
+    /// connection, because the client subscribes to the same inbox again. So a new inbox is used.
+    async fn connection_changed(&mut self, is_up: bool) -> Result<(), TransportError> {
+        if self.pull.is_some() {
+            self.take_received().await;
+            self.pull = None;
+            self.messages = None;
+        }
+        if is_up && self.messages.is_none() {
+            self.inbox = self.client.new_inbox();
+            let subject = format!("{}.*", self.inbox);
+            let messages = subscribe_one(&self.client, subject, None).await?;
+            self.messages = Some(messages.ready_chunks(CHUNK));
+            self.end_recovery();
+            self.begin_search();
+        }
+        Ok(())
+    }
+
+    /// Looks for malformed messages. The answer comes after everything that was sent before, so also after their
+    /// acknowledgements.
+    fn begin_search(&mut self) {
+        let mut known = self.ledger.sequences();
+        known.extend(&self.recovered);
+        self.search = Some(self.consumer.clone().unreadable(known).boxed());
+    }
+
+    /// The next pull no longer waits for malformed messages.
+    fn end_recovery(&mut self) {
+        self.unreadable.clear();
+        self.recovering.clear();
+        self.recovery_end = None;
+    }
+
+    /// Takes the messages that had arrived when the connection was lost.
+    async fn take_received(&mut self) {
+        let now = Instant::now();
+        while let Some(Some(messages)) = unconstrained(next_of(&mut self.messages)).now_or_never() {
+            for message in messages {
+                self.received(message, now).await;
+            }
         }
     }
 
-    fn searched(&mut self, found: Result<Vec<Stored>, TransportError>) {
+    fn searched(&mut self, found: Result<Found, TransportError>) {
         self.search = None;
         let (stream, consumer) = (&self.consumer.stream, &self.consumer.name);
         let name = self.consumer.search_title();
         match found {
-            Ok(found) => {
+            Ok(Found { settled, found }) => {
                 self.link.report(&name, None);
+                self.recovered.retain(|sequence| *sequence > settled);
                 if let Some(first) = found.first() {
                     tracing::warn!(
                         %stream, %consumer, messages = found.len(), sequence = first.info.sequence, subject = first.subject,
                         "malformed messages have interrupted the connection to NATS: they are read from the stream instead"
                     );
                 }
+                self.recovery_end = (!found.is_empty()).then(|| Instant::now() + RECOVERY);
                 self.unreadable.extend(found);
                 self.deliver_unreadable();
             }
@@ -294,6 +360,7 @@ impl DurableReader {
             let message = stored.message().filter(|_| !is_known);
             self.unreadable.pop_front();
             if let Some(message) = message {
+                self.recovering.insert(info.sequence);
                 self.deliver((message, lane), reply, info, share, now);
             }
         }
@@ -541,19 +608,22 @@ impl DurableReader {
         self.pull = None;
         self.repair = None;
         self.search = None;
-        self.unreadable.clear();
+        self.end_recovery();
         if !was_reading || !self.link.is_up() {
             // The server has ended the pulls itself, and redelivers what was under way to others after the ack wait.
             return;
         }
-        let unsubscribed = self.messages.get_mut().unsubscribe();
+        let Some(messages) = &mut self.messages else {
+            return;
+        };
+        let unsubscribed = messages.get_mut().unsubscribe();
         if tokio::time::timeout(ACK_DEADLINE, unsubscribed)
             .await
             .is_err()
         {
             return;
         }
-        while let Some(Some(messages)) = unconstrained(self.messages.next()).now_or_never() {
+        while let Some(Some(messages)) = unconstrained(next_of(&mut self.messages)).now_or_never() {
             for message in messages {
                 let reply = message.reply.filter(|_| message.status.is_none());
                 let info = reply.as_deref().and_then(Info::parse);
@@ -591,6 +661,16 @@ impl DurableReader {
 async fn sleep_until(when: Option<Instant>) {
     match when {
         Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next messages of a subscription, if there is one.
+async fn next_of(
+    messages: &mut Option<ReadyChunks<Subscriber>>,
+) -> Option<Vec<async_nats::Message>> {
+    match messages {
+        Some(messages) => messages.next().await,
         None => std::future::pending().await,
     }
 }

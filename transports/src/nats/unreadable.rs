@@ -37,6 +37,15 @@ pub(super) struct Stored {
     pub(super) info: Info,
 }
 
+/// The result of a search.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Everything up to this sequence is acknowledged.
+    pub(super) settled: u64,
+    /// The malformed messages after it that were delivered, and are not known.
+    pub(super) found: Vec<Stored>,
+}
+
 /// The most messages that one search looks at.
 const MOST: usize = 16_384;
 /// How many are requested at a time.
@@ -51,26 +60,21 @@ impl ConsumerRef {
     ///
     /// # Errors
     /// When JetStream does not answer, or the user may not ask.
-    pub(super) async fn unreadable(
-        self,
-        known: HashSet<u64>,
-    ) -> Result<Vec<Stored>, TransportError> {
+    pub(super) async fn unreadable(self, known: HashSet<u64>) -> Result<Found, TransportError> {
         let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
         let info = self.api.command(&request, &json!({})).await?;
         let sequence = |of: &str| info[of]["stream_seq"].as_u64().unwrap_or_default();
         let (settled, delivered) = (sequence("ack_floor"), sequence("delivered"));
-        if info["num_ack_pending"] == 0 {
-            return Ok(Vec::new());
-        }
+        let is_pending = info["num_ack_pending"] != 0;
         let pending = (settled + 1..=delivered).take(MOST);
-        let pending = pending.filter(|sequence| !known.contains(sequence));
+        let pending = pending.filter(|sequence| is_pending && !known.contains(sequence));
         let asked = stream::iter(pending).map(|sequence| self.stored(sequence));
         let mut answers = asked.buffered(AT_ONCE);
         let mut found = Vec::new();
         while let Some(answer) = answers.next().await {
             found.extend(answer?.filter(|stored| !stored.is_readable() && self.reads(stored)));
         }
-        Ok(found)
+        Ok(Found { settled, found })
     }
 
     async fn stored(&self, sequence: u64) -> Result<Option<Stored>, TransportError> {
