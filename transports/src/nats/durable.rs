@@ -35,7 +35,7 @@ use super::pull::{Budget, Pull, Share, Size, Status};
 use super::subscribe::subscribe_one;
 use super::unreadable::{Found, Stored};
 use crate::delivery::{Acknowledger, Delivery, Origin, Outcome};
-use crate::error::TransportError;
+use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::CloseDeadlines;
 
@@ -54,6 +54,9 @@ const FORGET_PULL: Duration = Duration::from_millis(20);
 
 /// How long the next pull waits for malformed messages to be settled.
 const RECOVERY: Duration = Duration::from_secs(10);
+
+/// How often a search is repeated when JetStream does not answer.
+const SEARCHES: u32 = 3;
 
 /// How many messages or outcomes are read at once.
 const CHUNK: usize = 256;
@@ -77,6 +80,7 @@ pub(super) struct DurableReader {
     repair: Option<BoxFuture<'static, Limits>>,
     /// For malformed messages, after the connection was lost during a pull.
     search: Option<BoxFuture<'static, Result<Found, TransportError>>>,
+    failed_searches: u32,
     /// Malformed messages that wait for room in the budget.
     unreadable: VecDeque<Stored>,
     /// Malformed messages that are not settled yet. Their acknowledgements would be lost if a pull brought the next one.
@@ -152,6 +156,7 @@ impl DurableReader {
             size: Size::Free,
             repair: None,
             search: None,
+            failed_searches: 0,
             unreadable: VecDeque::new(),
             recovering: HashSet::new(),
             recovered: BTreeSet::new(),
@@ -285,12 +290,13 @@ impl DurableReader {
             self.pull = None;
             self.messages = None;
         }
-        if is_up && self.messages.is_none() {
+        if is_up && self.messages.is_none() && self.stage == Stage::Reading {
             self.inbox = self.client.new_inbox();
             let subject = format!("{}.*", self.inbox);
             let messages = subscribe_one(&self.client, subject, None).await?;
             self.messages = Some(messages.ready_chunks(CHUNK));
             self.end_recovery();
+            self.failed_searches = 0;
             self.begin_search();
         }
         Ok(())
@@ -301,7 +307,12 @@ impl DurableReader {
     fn begin_search(&mut self) {
         let mut known = self.ledger.sequences();
         known.extend(&self.recovered);
-        self.search = Some(self.consumer.clone().unreadable(known).boxed());
+        let (consumer, pause) = (self.consumer.clone(), FIRST_PAUSE * self.failed_searches);
+        let search = async move {
+            tokio::time::sleep(pause).await;
+            consumer.unreadable(known).await
+        };
+        self.search = Some(search.boxed());
     }
 
     /// The next pull no longer waits for malformed messages.
@@ -339,9 +350,20 @@ impl DurableReader {
                 self.unreadable.extend(found);
                 self.deliver_unreadable();
             }
+            // JetStream may not be back yet.
+            Err(error)
+                if error.kind() != TransportErrorKind::Unauthorised
+                    && self.failed_searches < SEARCHES =>
+            {
+                tracing::debug!(%consumer, %error, "the search for malformed messages failed: trying again");
+                self.failed_searches += 1;
+                self.begin_search();
+            }
             Err(error) => {
                 tracing::warn!(%stream, %consumer, %error, "the connection to NATS was interrupted, and the stream cannot be searched for malformed messages, which would interrupt it again");
-                self.link.report(&name, Some(Text::from(error.to_string())));
+                let is_forbidden = error.kind() == TransportErrorKind::Unauthorised;
+                let cause = is_forbidden.then(|| Text::from(error.to_string()));
+                self.link.report(&name, cause);
             }
         }
     }
