@@ -706,7 +706,6 @@ impl Tasks {
         (reported, last): (AnswerPart, bool),
         continues: bool,
     ) -> Vec<(u32, Event)> {
-        const RESULT: Text = Text::from_static("result");
         let numbered = |events: Vec<Event>| (1..).zip(events).collect();
         let named = |task: Option<Text>| task.map(|task| Event::Named { task });
         match reported {
@@ -741,32 +740,39 @@ impl Tasks {
                 };
                 numbered(named(task).into_iter().chain([event]).collect())
             }
-            AnswerPart::Plain(json) => {
-                let task = self.get(id);
-                let is_new = |task: &Task| task.status.state == State::Submitted;
-                let begins = !last && task.as_ref().is_some_and(is_new);
-                let working = begins.then(|| (1, Event::Status(Status::now(State::Working, None))));
-                let known =
-                    task.is_some_and(|task| task.artifacts.iter().any(|it| it.id == RESULT));
-                let artifact = Artifact {
-                    id: RESULT,
-                    name: None,
-                    description: None,
-                    parts: vec![plain_part(json)],
-                    metadata: None,
-                    extensions: Vec::new(),
-                };
-                let event = Event::Artifact {
-                    artifact,
-                    append: continues && known,
-                    last,
-                    metadata: None,
-                };
-                let end = last.then(|| (3, Event::Status(Status::now(State::Completed, None))));
-                working.into_iter().chain([(2, event)]).chain(end).collect()
-            }
+            AnswerPart::Plain(json) => plain_events(json, last, continues, self.get(id)),
         }
     }
+}
+
+/// The events in a part of an answer that is not A2A. Each part is added to one artifact.
+fn plain_events(
+    json: model::Raw,
+    last: bool,
+    continues: bool,
+    task: Option<Task>,
+) -> Vec<(u32, Event)> {
+    const RESULT: Text = Text::from_static("result");
+    let is_new = |task: &Task| task.status.state == State::Submitted;
+    let begins = !last && task.as_ref().is_some_and(is_new);
+    let working = begins.then(|| (1, Event::Status(Status::now(State::Working, None))));
+    let known = task.is_some_and(|task| task.artifacts.iter().any(|it| it.id == RESULT));
+    let artifact = Artifact {
+        id: RESULT,
+        name: None,
+        description: None,
+        parts: vec![plain_part(json)],
+        metadata: None,
+        extensions: Vec::new(),
+    };
+    let event = Event::Artifact {
+        artifact,
+        append: continues && known,
+        last,
+        metadata: None,
+    };
+    let end = last.then(|| (3, Event::Status(Status::now(State::Completed, None))));
+    working.into_iter().chain([(2, event)]).chain(end).collect()
 }
 
 /// A result that is not A2A, as a data part.

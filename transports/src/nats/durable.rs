@@ -200,21 +200,7 @@ impl DurableReader {
                 }
                 Event::Searched(found) => self.searched(found),
                 Event::RecoveryOver => self.end_recovery(),
-                Event::Verdicts(verdicts) => {
-                    for verdict in verdicts {
-                        let sequence = verdict.sequence;
-                        let is_settled = verdict.outcome == Outcome::Settled;
-                        self.settle(verdict).await;
-                        if self.recovering.remove(&sequence) && is_settled {
-                            self.recovered.insert(sequence);
-                        }
-                    }
-                    self.deliver_unreadable();
-                    let is_over = self.unreadable.is_empty() && self.recovering.is_empty();
-                    if is_over && self.recovery_end.take().is_some() {
-                        self.begin_search();
-                    }
-                }
+                Event::Verdicts(verdicts) => self.settle_all(verdicts).await,
                 Event::ProgressDue => self.send_progress().await,
                 Event::Repaired(limits) => {
                     self.repair = None;
@@ -564,6 +550,22 @@ impl DurableReader {
             }
             .boxed(),
         );
+    }
+
+    async fn settle_all(&mut self, verdicts: Vec<Settlement>) {
+        for verdict in verdicts {
+            let sequence = verdict.sequence;
+            let is_settled = verdict.outcome == Outcome::Settled;
+            self.settle(verdict).await;
+            if self.recovering.remove(&sequence) && is_settled {
+                self.recovered.insert(sequence);
+            }
+        }
+        self.deliver_unreadable();
+        let is_over = self.unreadable.is_empty() && self.recovering.is_empty();
+        if is_over && self.recovery_end.take().is_some() {
+            self.begin_search();
+        }
     }
 
     async fn settle(&mut self, verdict: Settlement) {
