@@ -29,8 +29,8 @@ pub struct BindingConfig {
     pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
     ///
-    /// Wrong: after you change it, a Kafka binding reads its topics again from the start. If other software uses the same group, each gets only part
-    /// of the messages.
+    /// Wrong: after you change it, a Kafka binding reads its topics again from the start. If other software uses the
+    /// same group, each gets only part of the messages.
     #[serde(default = "default_group")]
     pub group: Name,
     /// The JetStream stream to read from (NATS only, with `durable`). Without it the subjects are read with core NATS,
@@ -74,11 +74,11 @@ pub struct BindingConfig {
     /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Blocked
-    /// Kafka partitions, of which nothing can be delivered, may hold as much again; the other partitions continue. The
+    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Blocked Kafka
+    /// partitions, of which nothing can be delivered, may hold as much again; the other partitions continue. The
     /// waiting requests of one agent hold at most a quarter of it, all waiting requests at most three quarters; a
-    /// request above that gets the error `exhausted` at once. A single request that is larger than the quarter may wait if it is the
-    /// only one of its agent.
+    /// request above that gets the error `exhausted` at once. A single request that is larger than the quarter may wait
+    /// if it is the only one of its agent.
     ///
     /// Wrong: too small slows the binding down; too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]

@@ -37,8 +37,9 @@ pub struct StateConfig {
     /// Wrong: two deployments with the same prefix share their state.
     pub prefix: AsText<Topic>,
     /// Memory for each kind of state; with `log: memory` its records take as much again. When it is full, the oldest
-    /// finished tasks and answers are removed; if there are none, new ones are refused. An `Idempotency-Key` whose answer
-    /// was removed is still refused, until the keys of removed answers would take more than a quarter of the memory.
+    /// finished tasks and answers are removed; if there are none, new ones are refused. An `Idempotency-Key` whose
+    /// answer was removed is still refused, until the keys of removed answers would take more than a quarter of the
+    /// memory.
     ///
     /// Wrong: after that, a repeated request with such a key is executed again.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
