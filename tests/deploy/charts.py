@@ -408,6 +408,14 @@ def written_otherwise():
         report("`no` is a text, as the bridge reads it", [] if "bus-a2abus" in kinds and "bus-a2abus-test-call" not in kinds else kinds)
     except ValueError as error:
         report("`no` is a text, as the bridge reads it", [str(error)])
+    # Helm reads `on` as a Boolean: the variable of its instance_id would be that of another transport.
+    config_file.write_text("transports: {on: {type: kafka, brokers: [kafka]}}\n")
+    for name, values in (("a variable", ["--set-file", f"configFile={config_file}", "--set", "persistence.enabled=true"]), ("values", ["--set-json", 'config={"transports":{"true":{"type":"kafka","brokers":["kafka"]}}}'])):
+        try:
+            render(CHART, None, VERSIONS[1], *values)
+            report(f"a name that Helm reads as a Boolean is refused in {name}", ["it is accepted"])
+        except ValueError as error:
+            report(f"a name that Helm reads as a Boolean is refused in {name}", [] if "reads as true" in str(error) else [str(error)])
 
 
 def broker_ports(config, *more):

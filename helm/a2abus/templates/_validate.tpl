@@ -3,8 +3,10 @@
 {{- $config := include "a2abus.config" . | fromJson }}
 {{- if not (or $config.transports .Values.existingConfigMap) }}{{ fail "the configuration has no `transports`: set `config`, or pass your file with --set-file configFile=a2abus.yaml" }}{{ end }}
 {{- range $section := list "transports" "agents" }}
-{{- range $name, $_ := (get $config $section | default dict) }}
-{{- if has (toString $name) (list "true" "false") }}{{ fail (printf "`%s` of the configuration has an entry that Helm reads as %s: names like y, n, yes, no, on and off are Booleans in its YAML 1.1, so choose another name" $section (toString $name)) }}{{ end }}
+{{- range $name, $entry := (get $config $section | default dict) }}
+{{- /* A `configFile` reaches the bridge as text; its names matter only where the chart makes a variable of them. */}}
+{{- $isInVariable := and $.Values.persistence.enabled (eq $section "transports") (eq "kafka" (toString ($entry | default dict).type)) }}
+{{- if and (has (toString $name) (list "true" "false")) (or $.Values.config $isInVariable) }}{{ fail (printf "`%s` of the configuration has an entry that Helm reads as %s: names like y, n, yes, no, on and off are Booleans in its YAML 1.1, so choose another name" $section (toString $name)) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod use the admin listener: remove it" }}{{ end }}
