@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::{self, consumer::pull, stream};
-use futures_util::StreamExt as _;
+use async_nats::jetstream::{self, stream};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
@@ -69,16 +68,24 @@ fn event(id: usize) -> String {
     json!({ "jsonrpc": "2.0", "method": "notifications/x", "params": { "id": id } }).to_string()
 }
 
-/// The subjects of the first messages of a stream.
-async fn subjects(stream: &stream::Stream, count: usize) -> Vec<String> {
-    let consumer = stream.create_consumer(pull::Config::default()).await;
-    let mut messages = consumer.unwrap().messages().await.unwrap();
-    let mut subjects = Vec::new();
-    while subjects.len() < count {
-        let message = within("a message", messages.next()).await.unwrap().unwrap();
-        subjects.push(message.subject.to_string());
+/// Publishes this many events.
+async fn publish(client: &async_nats::Client, name: &str, count: usize) {
+    for id in 0..count {
+        let sent = client.publish(format!("{name}.a"), event(id).into()).await;
+        sent.unwrap();
     }
-    subjects
+    client.flush().await.unwrap();
+}
+
+/// Waits until a stream has stored this many messages, and no more.
+async fn until_stored(stream: &mut stream::Stream, count: usize) {
+    within("the events are stored", async {
+        while stream.info().await.unwrap().state.messages < count as u64 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(stream.cached_info().state.messages, count as u64);
 }
 
 /// Their bindings and routes have the same names, and the stream drops messages with the same id.
@@ -89,24 +96,17 @@ async fn two_deployments_that_read_and_write_the_same_streams_each_store_every_e
         return;
     };
     let name = unique("shared").replace('.', "-");
-    let (client, stored) = streams(&nats, &name).await;
+    let (client, mut stored) = streams(&nats, &name).await;
     for durable_name in ["one", "two"] {
         durable(&client, &name, durable_name, json!({})).await;
     }
-    // The first two differ in their durable only, the third in its subject too.
     let to = format!("{name}-out.same");
     let bridges = [
         Running::start(&config(&nats, &name, "one", &to)).await,
         Running::start(&config(&nats, &name, "two", &to)).await,
     ];
-    for id in 0..EVENTS {
-        client
-            .publish(format!("{name}.a"), event(id).into())
-            .await
-            .unwrap();
-    }
-    client.flush().await.unwrap();
-    assert_eq!(subjects(&stored, 2 * EVENTS).await.len(), 2 * EVENTS);
+    publish(&client, &name, EVENTS).await;
+    until_stored(&mut stored, 2 * EVENTS).await;
     for bridge in bridges {
         bridge.stop().await;
     }
@@ -147,18 +147,12 @@ async fn a_durable_with_a_limit_of_bytes_is_read() {
         return;
     };
     let name = unique("limited").replace('.', "-");
-    let (client, stored) = streams(&nats, &name).await;
+    let (client, mut stored) = streams(&nats, &name).await;
     durable(&client, &name, "small", json!({ "max_bytes": 200 })).await;
     let to = format!("{name}-out.a");
     let bridge = Running::start(&config(&nats, &name, "small", &to)).await;
-    for id in 0..EVENTS {
-        client
-            .publish(format!("{name}.a"), event(id).into())
-            .await
-            .unwrap();
-    }
-    client.flush().await.unwrap();
-    assert_eq!(subjects(&stored, EVENTS).await.len(), EVENTS);
+    publish(&client, &name, EVENTS).await;
+    until_stored(&mut stored, EVENTS).await;
     bridge.stop().await;
 }
 
@@ -190,7 +184,7 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
         return;
     };
     let name = unique("malformed").replace('.', "-");
-    let (client, stored) = streams(&nats, &name).await;
+    let (client, mut stored) = streams(&nats, &name).await;
     durable(&client, &name, "in", json!({ "ack_wait": 1_000_000_000 })).await;
     let to = format!("{name}-out.a");
     let bridge = Running::start(&config(&nats, &name, "in", &to)).await;
@@ -206,7 +200,7 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
     for headers in malformed {
         publish_raw(&nats, subject.as_bytes(), headers, &event(count)).await;
         count += 1;
-        assert_eq!(subjects(&stored, count).await.len(), count);
+        until_stored(&mut stored, count).await;
     }
     for headers in malformed {
         publish_raw(&nats, subject.as_bytes(), headers, &event(count)).await;
@@ -224,7 +218,7 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
         &event(count),
     )
     .await;
-    assert_eq!(subjects(&stored, count + 1).await.len(), count + 1);
+    until_stored(&mut stored, count + 1).await;
     let jetstream = jetstream::new(client);
     let mut consumer: jetstream::consumer::PullConsumer = jetstream
         .get_consumer_from_stream("in", &name)
