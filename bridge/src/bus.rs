@@ -3,6 +3,7 @@
 pub(crate) mod deadletter;
 pub(crate) mod delivery;
 pub(crate) mod headers;
+pub(crate) mod line;
 pub(crate) mod outbound;
 
 use std::collections::HashMap;

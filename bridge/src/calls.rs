@@ -20,7 +20,6 @@ pub mod cancel;
 pub(crate) mod error;
 pub mod exchange;
 pub(crate) mod failure;
-pub(crate) mod line;
 mod make;
 mod open;
 mod part;

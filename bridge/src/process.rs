@@ -26,6 +26,7 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::Calls;
 use crate::calls::cancel::Cancel;
 use crate::calls::exchange::Exchanges;
+use crate::calls::pending::CallRequest;
 use crate::calls::reply_reader::ReplyReader;
 use crate::config::{HttpConfig, McpConfig};
 use crate::doors::a2a::{Deliveries, Settings};
@@ -55,6 +56,9 @@ const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
+/// How long a bus may be down before the calls fail whose answer is a single message. If it comes back sooner, the
+/// answer probably arrives.
+const INTERRUPTION: Duration = Duration::from_secs(1);
 /// Maximum number of connections to the admin listener.
 const ADMIN_CONNECTIONS: usize = 64;
 /// If a caller reads nothing of a response for this long, its connection is closed.
@@ -638,10 +642,11 @@ async fn watch_health(
     let transport = bus.name.text();
     let mut health = bus.transport.health();
     let condition = condition_of(&bus);
-    // The last known state.
-    let mut before: Option<Health> = None;
+    // The last known state, and since when the bus is down.
+    let (mut before, mut since) = (None::<Health>, None::<Instant>);
     loop {
         let now = health.borrow_and_update().clone();
+        since = (!now.is_up()).then(|| since.unwrap_or_else(Instant::now));
         match &now {
             Health::Up => {
                 tracing::info!(%transport, "connected");
@@ -671,16 +676,26 @@ async fn watch_health(
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
                 readiness.restored(&condition);
-                calls.fail_all(id, cause);
+                calls.fail_where(id, cause, CallRequest::has_parts);
             }
         }
         tokio::select! {
             changed = health.changed() => if changed.is_err() { return },
+            () = fail_calls(id, since, &now, &calls) => {}
             () = remind(transport, &now, &log) => {}
             () = stop.cancelled() => return,
         }
         before = Some(now);
     }
+}
+
+/// Fails the calls on a bus that stays down. Never ends.
+async fn fail_calls(bus: BusId, since: Option<Instant>, health: &Health, calls: &Calls) {
+    if let (Some(since), Health::Connecting(cause) | Health::Down(cause)) = (since, health) {
+        tokio::time::sleep_until(since + INTERRUPTION).await;
+        calls.fail_where(bus, cause, |_| true);
+    }
+    std::future::pending().await
 }
 
 /// Logs repeatedly while a bus is down. Never ends, even if the bus is up.

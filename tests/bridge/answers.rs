@@ -474,6 +474,26 @@ async fn a_bus_that_breaks_fails_its_calls_at_once_with_the_cause() {
     world.end().await;
 }
 
+#[tokio::test]
+async fn a_short_interruption_of_a_bus_fails_only_the_calls_whose_answers_have_parts() {
+    let mut world = World::new().await;
+    let mut whole = world.call("tools/call").await;
+    let request = world.received().await;
+    let mut stream = world.call("message/stream").await;
+    world.received().await;
+    world.memory.set_down("the cable is out");
+    // A part might be lost, and nobody would notice.
+    let error = within("the failure", stream.next()).await.unwrap();
+    let expected = CallError::AnswerLost("the cable is out".into());
+    assert_eq!(error.unwrap_err(), expected);
+    world.memory.set_up();
+    world
+        .publish(&request.reply_to, response(&request.id, "1"))
+        .await;
+    part(&mut whole).await;
+    world.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_ends_at_its_deadline_and_the_agent_gets_a_cancel() {
     let mut world = World::new().await;

@@ -1726,3 +1726,40 @@ async fn an_answer_that_the_bus_of_the_requester_refuses_is_not_blamed_on_the_ag
     assert_eq!(world.count(undeliverable), 1);
     world.end().await;
 }
+
+#[tokio::test]
+async fn an_answer_to_a_topic_that_does_not_exist_becomes_a_dead_letter() {
+    let mut world = World::new().await;
+    let filter = TopicFilter::new("clients.me").unwrap();
+    let unknown = Some(TransportErrorKind::UnknownTopic);
+    world.memory.set_refused(filter, unknown);
+    let mut message = request("7");
+    message.key = Some("mine".into());
+    message.headers.push("traceparent", "00-1-2-01");
+    world.ask(message).await;
+    let agent_request = world.next_request().await;
+    // The id of a call of another bridge, and the token that proves that an answer is for it.
+    let foreign = "a".repeat(52);
+    let answer = json!({"jsonrpc": "2.0", "id": id_of(&agent_request), "result": foreign});
+    world
+        .answer(&agent_request, Message::plain(answer.to_string()))
+        .await;
+    let dead = receive(&mut world.dead, "the dead letter").await.message;
+    assert_eq!(header(&dead, "bus-dlq-reason"), "unknown_topic");
+    assert_eq!(header(&dead, "bus-dlq-stage"), "answer");
+    assert_eq!(header(&dead, "bus-dlq-topic"), "clients.me");
+    let detail = header(&dead, "bus-dlq-detail");
+    assert!(
+        detail.starts_with("the answer to a request on requests: "),
+        "{detail}"
+    );
+    assert_eq!(dead.key.as_deref(), Some(b"mine".as_slice()));
+    assert_eq!(header(&dead, "traceparent"), "00-1-2-01");
+    assert_eq!(
+        (&body(&dead)["id"], &body(&dead)["result"]),
+        (&json!(7), &json!("a".repeat(26)))
+    );
+    let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
+    assert_eq!(world.count(undeliverable), 1);
+    world.end().await;
+}

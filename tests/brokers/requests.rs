@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::battery::within;
 use support::cancels::AgentWork;
 use support::running::Running;
-use support::server::{Kind, named};
+use support::server::{Kind, Private, named};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -103,6 +103,80 @@ async fn a_kafka_request_that_is_refused_or_has_no_topic_is_answered_at_once() {
     let received = within("its answer", next(&answers)).await;
     let received: Value = serde_json::from_slice(&received.body).unwrap();
     assert_eq!(received, json!({"jsonrpc": "2.0", "id": 8, "result": {}}));
+    bridge.stop().await;
+}
+
+/// The requester's Kafka is away for longer than the client tries; the agent is on NATS.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_arrive_in_order_after_an_outage_of_their_bus() {
+    const REQUESTS: u64 = 200;
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let Some(kafka) = Private::start_new(Kind::Kafka).await else {
+        return;
+    };
+    let plain = Plain::new(&kafka.address());
+    for topic in ["in", "dlq", "answers"] {
+        plain.create(topic, 1).await;
+    }
+    let name = unique("outage");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let agent = client.subscribe(format!("{name}.weather")).await;
+    let mut agent = agent.unwrap();
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports:
+  bus: {{ type: kafka, brokers: ['{}'], message_timeout: 2s }}
+  agents: {{ type: nats, servers: ['{nats}'] }}
+bindings: [{{ name: in, transport: bus, topics: [in], group: in, reply_topics: [answers], dead_letter: {{ topic: dlq }} }}]
+default_route: [{{ transport: agents, topic: '{name}.{{targetagent}}' }}]
+calls: {{ timeout: 5m, reply_topic: replies, reply_partitions: 1 }}",
+        kafka.address()
+    ))
+    .await;
+    for id in 0..REQUESTS {
+        let headers = [("ce_replyto", Some("answers"))];
+        plain
+            .publish_with("in", &headers, &request(id, "weather"))
+            .await;
+    }
+    let mut requests = Vec::new();
+    for _ in 0..REQUESTS {
+        requests.push(within("a request", agent.next()).await.unwrap());
+    }
+    kafka.kill().await;
+    for request in requests {
+        let call: Value = serde_json::from_slice(&request.payload).unwrap();
+        let answer = json!({"jsonrpc": "2.0", "id": call["id"], "result": {}}).to_string();
+        let inbox = request.reply.unwrap();
+        client.publish(inbox, answer.into()).await.unwrap();
+    }
+    let retries = || {
+        let text = bridge.metrics.render().unwrap();
+        let counts = text
+            .lines()
+            .filter(|line| line.starts_with("a2abus_retries_total{"));
+        let counts = counts.map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        counts.flatten().sum::<u64>()
+    };
+    within("answers have failed", async {
+        // Those that follow wait for them.
+        while retries() < REQUESTS / 4 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    kafka.start().await;
+    let answers = plain.read("answers", 1);
+    let mut ids = Vec::new();
+    for _ in 0..REQUESTS {
+        let answer = within("an answer", next(&answers)).await;
+        let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+        ids.push(answer["id"].as_u64().unwrap());
+    }
+    assert!(ids.is_sorted(), "{ids:?}");
     bridge.stop().await;
 }
 

@@ -120,7 +120,7 @@ impl Herald {
             unit: None,
             dead_letter: None,
         };
-        self.publisher.once(&copy, || ()).await
+        self.publisher.once(&copy, None).await
     }
 
     /// Logs why a card was not published: once per cause, and again every hour.

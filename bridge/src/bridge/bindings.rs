@@ -165,7 +165,7 @@ impl Parts<'_> {
             hint: binding.hint(),
             options: MapOptions::from(&binding.mapping),
             source: Source::new(source).map_err(in_binding(binding))?,
-            dead_letters: self.dead_letters(binding, own)?,
+            dead_letters: Arc::new(self.dead_letters(binding, own)?),
             metrics: self.metrics.binding(name),
             counts: Arc::clone(self.metrics),
         })

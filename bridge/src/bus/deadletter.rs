@@ -24,6 +24,7 @@ use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::BindingMetrics;
 use crate::names::Mode;
+use crate::restart::chain;
 use crate::route::NamedBy;
 
 /// The destination of the dead letters of a binding.
@@ -92,7 +93,7 @@ pub(crate) struct Reason {
 pub(crate) enum Undeliverable {
     #[error(transparent)]
     Routing(#[from] RoutingError),
-    #[error("{0}")]
+    #[error("{}", chain(.0))]
     Transport(TransportError),
 }
 
@@ -111,6 +112,8 @@ pub(crate) enum Stage {
     Resolve,
     /// Executing the workflow it asks for.
     Execute,
+    /// Returning the answer to it.
+    Answer,
 }
 
 // === impl Undeliverable ===
@@ -147,6 +150,7 @@ impl Stage {
             Self::Publish => "publish",
             Self::Resolve => "resolve",
             Self::Execute => "execute",
+            Self::Answer => "answer",
         }
     }
 }
@@ -197,7 +201,8 @@ impl DeadLetters {
         // The readers of dead letters must not be able to answer a call, so reply tokens are removed: from answers,
         // which repeat the reply id of a call of some replica, and from requests of this replica. Other ids do not
         // change.
-        let is_secret = |id: ReplyId| reason.stage == Stage::Resolve || self.calls.has_made(id);
+        let is_answer = matches!(reason.stage, Stage::Resolve | Stage::Answer);
+        let is_secret = |id: ReplyId| is_answer || self.calls.has_made(id);
         let blank_tokens = |bytes: &Bytes| without_tokens(bytes, is_secret);
         let mut message = Message {
             key: original.key.as_ref().map(blank_tokens),
@@ -222,7 +227,7 @@ impl DeadLetters {
         }
         let mut address = Address::topic(self.topic.clone());
         let unit = reason.unit.unwrap_or_default();
-        let id = |origin: &Origin| self.dead_letter_id(origin, unit, reason.code);
+        let id = |origin: &Origin| self.dead_letter_id(origin, unit, reason);
         // Only JetStream uses it.
         address.guarantee = Guarantee::Stored {
             message_id: of.origin.map(id),
@@ -246,10 +251,12 @@ impl DeadLetters {
     }
 
     /// The same for the same failure of the same message, so that the stream keeps one dead letter.
-    fn dead_letter_id(&self, origin: &Origin, unit: usize, code: &str) -> Text {
+    fn dead_letter_id(&self, origin: &Origin, unit: usize, reason: &Reason) -> Text {
         let (name, reader, topic) = (&self.name, &self.reader, self.topic.as_str());
-        let message = origin.identity();
-        Text::from(format!("{name}/{reader}/{message}/{unit}/{code}/{topic}"))
+        let (message, code, stage) = (origin.identity(), reason.code, reason.stage.as_str());
+        Text::from(format!(
+            "{name}/{reader}/{message}/{unit}/{stage}/{code}/{topic}"
+        ))
     }
 
     fn log_dead_letter(&self, of: &Undelivered<'_>, reason: &Reason) {
@@ -319,7 +326,8 @@ impl DeadLetters {
             );
         }
         let size = dead_letter.message.body.as_ref().map_or(0, Bytes::len);
-        headers.push(OMITTED, self.header_text(&format!("{size} bytes: {error}")));
+        let omitted = format!("{size} bytes: {}", chain(error));
+        headers.push(OMITTED, self.header_text(&omitted));
         Outgoing {
             message: Message {
                 key: None,

@@ -24,6 +24,7 @@ use tokio::time::{Duration, Instant};
 pub(crate) use destinations::{Destinations, Holder};
 
 use crate::bus::BusId;
+use crate::bus::line::Turn;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
 use destinations::{Destination, WaitPolicy, needs_repair};
@@ -160,16 +161,15 @@ impl Publisher {
         self.destinations.known_failure(copy)
     }
 
-    /// Sends a copy once, and waits for its confirmation. `handed_over` is called when the bus has accepted the copy into
-    /// its queue.
+    /// Sends a copy once, in its turn if it has one, and waits for its confirmation.
     ///
     /// # Errors
     /// As [`a2abus_transports::Transport::send`] and its confirmation.
-    pub async fn once(
-        &self,
-        copy: &Outgoing,
-        handed_over: impl Fn(),
-    ) -> Result<(), TransportError> {
+    pub async fn once(&self, copy: &Outgoing, place: Option<&Turn>) -> Result<(), TransportError> {
+        if let Some(place) = place {
+            place.come().await;
+        }
+        let handed_over = || place.into_iter().for_each(Turn::handed_over);
         self.attempt(copy, handed_over).await
     }
 
@@ -190,21 +190,23 @@ impl Publisher {
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, TransportError> {
-        self.send_while(copy, WaitPolicy::of(copy), is_wanted, || ())
+        self.send_while(copy, (WaitPolicy::of(copy), None), is_wanted, || ())
             .await
     }
 
-    /// As [`Publisher::until_confirmed`]. `handed_over` is called when the bus has accepted the copy into its queue.
+    /// As [`Publisher::until_confirmed`]. Before each attempt, waits for the turn of the copy in its line, if it has one.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
-    pub async fn until_handed_over(
+    pub async fn in_turn(
         &self,
         copy: &Outgoing,
-        handed_over: impl Fn(),
+        place: Option<&Turn>,
     ) -> Result<(), TransportError> {
-        let sent = self.send_while(copy, WaitPolicy::of(copy), || true, handed_over);
-        sent.await.map(drop)
+        let policy = WaitPolicy::of(copy);
+        self.send_while(copy, (policy, place), || true, || ())
+            .await
+            .map(drop)
     }
 
     /// Sends a copy until it is confirmed. If it can never be delivered, sends the replacement that `replacement` returns.
@@ -233,7 +235,8 @@ impl Publisher {
         copy: &Outgoing,
         handed_over: impl Fn(),
     ) -> Result<(), TransportError> {
-        self.send_while(copy, WaitPolicy::UntilRefused, || true, handed_over)
+        let policy = WaitPolicy::UntilRefused;
+        self.send_while(copy, (policy, None), || true, handed_over)
             .await
             .map(drop)
     }
@@ -241,14 +244,21 @@ impl Publisher {
     async fn send_while(
         &self,
         copy: &Outgoing,
-        wait_policy: WaitPolicy,
+        (wait_policy, place): (WaitPolicy, Option<&Turn>),
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
     ) -> Result<bool, TransportError> {
+        let handed_over = || {
+            place.inspect(|place| place.handed_over());
+            handed_over();
+        };
         let destination = Destination::of(copy);
         let mut interest = self.destinations.interest(copy);
         let mut held: Option<Holder> = None;
         loop {
+            if let Some(place) = place {
+                place.come().await;
+            }
             if wait_policy == WaitPolicy::UntilRefused && interest.unreported.is_none() {
                 // The reason to report if it is given up while it waits for its turn.
                 interest.unreported = self.destinations.known_failure(copy);
@@ -259,6 +269,10 @@ impl Publisher {
             let probe = turn.await;
             if !is_wanted() {
                 return Ok(false);
+            }
+            if place.is_some_and(|place| !place.has_come()) {
+                // An earlier one has failed meanwhile.
+                continue;
             }
             let Err(error) = self.attempt(copy, &handed_over).await else {
                 interest.unreported = None;
@@ -295,6 +309,7 @@ impl Publisher {
                 return Err(error);
             }
             self.count_retry(copy, &error);
+            place.inspect(|place| place.failed());
         }
     }
 

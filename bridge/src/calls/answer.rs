@@ -18,10 +18,10 @@ use super::part::Part;
 use super::render;
 use super::service::Calls;
 use crate::account::Account;
+use crate::bus::line::{Line, Turn};
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
-use crate::calls::line::{Line, Turn};
 use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
 use crate::calls::question::{Abilities, Question, answered_question};
 use crate::metrics::CallOutcome;
@@ -397,7 +397,10 @@ impl Answer {
                         }
                         None => self.deadline = Instant::now() + self.timeout,
                     },
-                    Some(CallerMessage::Part(Err(error), _)) => return Err(error),
+                    Some(CallerMessage::Part(Err(error), turn)) => {
+                        self.turn = turn;
+                        return Err(error);
+                    }
                     Some(CallerMessage::ClientAnswer(answer)) if self.is_answer(&answer) => {
                         // Other questions keep their time.
                         if self.open_questions.is_empty() {

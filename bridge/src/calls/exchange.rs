@@ -23,7 +23,7 @@ use super::sync;
 
 use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -33,15 +33,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
+use crate::bus::deadletter::{Reason as DeadLetterReason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
+use crate::bus::line::{Line, Lines, Turn};
 use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
 use crate::calls::answer::Answer;
 use crate::calls::callid::shown_topic;
 use crate::calls::error::CallError;
 use crate::calls::failure::{Failure, Reason};
-use crate::calls::line::{Line, Lines, Turn};
 use crate::calls::reply::spring;
 use crate::log_limit::{LogLimit, LogLimits};
+use crate::restart::chain;
 use cancellable::{Cancellable, Cancellables};
 pub(crate) use cancellable::{Cancelled, RequestIdentity};
 pub(crate) use requester::Requester;
@@ -106,6 +108,16 @@ pub(crate) struct FailedRequest {
     /// The share of the binding's budget until the requester has the error. Without a share, the error does not wait
     /// for a destination that accepts nothing.
     pub(crate) room: Option<Arc<Hold<Text>>>,
+    /// Its place among the answers to the requester.
+    pub(crate) turn: Turn,
+}
+
+/// A message that did not reach its requester.
+struct UndeliveredReply {
+    code: &'static str,
+    why: Text,
+    /// The message, if it could be written.
+    copy: Option<Box<Outgoing>>,
 }
 
 /// How long an answer waits for its bus if the bus stores nothing, and an error if it has no share of the budget.
@@ -173,7 +185,7 @@ impl Exchanges {
         let has_id = id != "null";
         has_id.then(|| {
             let identity = RequestIdentity {
-                binding: requester.binding.clone(),
+                binding: requester.dead_letters.name.clone(),
                 topic: requester.topic.clone(),
                 key: requester.key.clone(),
                 id: id.clone(),
@@ -305,7 +317,7 @@ impl Exchanges {
                         // End the stream with an error: with a part missing, it would seem complete.
                         let failure = Failure::on_bus(&CallError::Undeliverable(why));
                         let event = requester.form.failure(&failure);
-                        // The lost answer was already counted and logged.
+                        // The undelivered answer was already counted and logged.
                         drop(Box::pin(self.send(requester, &event, None)).await);
                         return Some(publishing);
                     }
@@ -318,7 +330,8 @@ impl Exchanges {
                     return None;
                 }
                 Err(error) => {
-                    Box::pin(self.fail(requester, &Failure::on_bus(&error))).await;
+                    let turn = answer.take_turn();
+                    Box::pin(self.fail(requester, &Failure::on_bus(&error), turn)).await;
                 }
             }
             if is_last {
@@ -340,7 +353,7 @@ impl Exchanges {
             self.log_left(requester);
         } else if requester.form.recipient.dialect() == Dialect::Acp {
             let failure = Failure::new(Reason::Cancelled, "the request was cancelled");
-            Box::pin(self.fail(requester, &failure)).await;
+            Box::pin(self.fail(requester, &failure, None)).await;
         }
         publishing
     }
@@ -351,13 +364,13 @@ impl Exchanges {
         }
     }
 
-    /// Publishes an error to the requester in place of an answer.
-    async fn fail(&self, requester: &Requester, failure: &Failure) {
-        // Failures are counted and logged.
-        drop(
-            self.reply(requester, &requester.form.failure(failure), None)
-                .await,
-        );
+    /// Publishes an error to the requester in place of an answer, in its turn.
+    async fn fail(&self, requester: &Requester, failure: &Failure, turn: Option<Turn>) {
+        let turn = turn.unwrap_or_else(|| self.line(requester).turn());
+        let event = requester.form.failure(failure);
+        if let Err(undelivered) = self.send(requester, &event, Some(turn)).await {
+            self.undelivered(requester, &undelivered.why);
+        }
     }
 
     /// Publishes the error of a request that cannot be made.
@@ -366,6 +379,7 @@ impl Exchanges {
             failure,
             mut requester,
             room,
+            turn,
         } = failed;
         if room.is_none() {
             // It is tried only once.
@@ -374,70 +388,81 @@ impl Exchanges {
                 .copy(&requester, &requester.form.failure(&failure))
                 .ok();
             if let Some(error) = copy.and_then(|copy| self.publisher.known_failure(&copy)) {
-                return self.undelivered(&requester, &error.to_string().into());
+                return self.undelivered(&requester, &chain(&error).into());
             }
         }
-        self.fail(&requester, &failure).await;
+        self.fail(&requester, &failure, Some(turn)).await;
     }
 
-    /// Publishes one message to the requester, and waits until the bus has confirmed it. Counts and logs failures.
+    /// Publishes a part of an answer to the requester, and waits until the bus has confirmed it. If it is undeliverable,
+    /// it becomes a dead letter, unless the bus of the request stores nothing.
     async fn reply(
         &self,
         requester: &Requester,
         event: &Event,
         turn: Option<Turn>,
     ) -> Result<(), Text> {
-        let sent = self.send(requester, event, turn).await;
-        sent.inspect_err(|why| self.undelivered(requester, why))
+        let Err(undelivered) = self.send(requester, event, turn).await else {
+            return Ok(());
+        };
+        let UndeliveredReply { code, why, copy } = undelivered;
+        self.undelivered(requester, &why);
+        if let Some(copy) = copy.filter(|_| requester.is_redeliverable) {
+            let of = Undelivered {
+                message: &copy.message,
+                topic: &copy.address.topic,
+                origin: requester.origin.as_ref(),
+                agent: copy.agent.as_ref(),
+                call: requester.form.call_id.clone(),
+            };
+            let reason = DeadLetterReason {
+                code,
+                stage: Stage::Answer,
+                detail: format!("the answer to a request on {}: {why}", requester.topic),
+                unit: requester.unit,
+            };
+            let dead_letter = requester.dead_letters.dead_letter(&of, None, &reason);
+            let replacement =
+                |copy, error: &TransportError| requester.dead_letters.replacement(copy, error);
+            // `until_settled` counts and logs a dead letter that cannot be stored.
+            drop(self.publisher.until_settled(dead_letter, replacement).await);
+        }
+        Err(why)
     }
 
-    /// The next answer to this requester has its turn once the bus has accepted this one into its queue.
+    /// Publishes a message to the requester. The next one has its turn once the bus has accepted this one into its queue.
     async fn send(
         &self,
         requester: &Requester,
         event: &Event,
         turn: Option<Turn>,
-    ) -> Result<(), Text> {
-        let copy = self.copy(requester, event);
-        let mut copy = copy.map_err(|error| Text::from(error.to_string()))?;
-        let turn = match turn {
-            Some(turn) => Some(turn.come().await),
-            None => None,
-        };
-        let turn = Mutex::new(turn);
-        let handed_over = || {
-            turn.lock().unwrap_or_else(PoisonError::into_inner).take();
-        };
-        let mut sent = self.publish(requester, &copy, handed_over).await;
+    ) -> Result<(), UndeliveredReply> {
+        let mut copy = self.copy(requester, event)?;
+        let mut sent = self.publish(requester, &copy, turn.as_ref()).await;
         let is_unknown = |error: &TransportError| error.kind() == TransportErrorKind::UnknownTopic;
         if copy.address.partition.is_some() && sent.as_ref().is_err_and(is_unknown) {
             // The requester has named a partition that its topic does not have.
             copy.address.partition = None;
-            sent = self.publish(requester, &copy, handed_over).await;
+            sent = self.publish(requester, &copy, turn.as_ref()).await;
         }
-        sent.map_err(|error| error.to_string().into())
+        sent.map_err(|error| UndeliveredReply {
+            code: error.kind().as_str(),
+            why: chain(&error).into(),
+            copy: Some(Box::new(copy)),
+        })
     }
 
     async fn publish(
         &self,
         requester: &Requester,
         copy: &Outgoing,
-        handed_over: impl Fn(),
+        turn: Option<&Turn>,
     ) -> Result<(), TransportError> {
         if requester.is_redeliverable {
-            self.publisher.until_handed_over(copy, handed_over).await
-        } else {
-            self.publish_now(copy, handed_over).await
+            return self.publisher.in_turn(copy, turn).await;
         }
-    }
-
-    /// Publishes to a requester whose bus stores nothing: its inbox disappears when it stops waiting.
-    async fn publish_now(
-        &self,
-        copy: &Outgoing,
-        handed_over: impl Fn(),
-    ) -> Result<(), TransportError> {
-        let once = self.publisher.once(copy, handed_over);
+        // Its bus stores nothing: its inbox disappears when it stops waiting.
+        let once = self.publisher.once(copy, turn);
         match tokio::time::timeout(REPLY_TIMEOUT, once).await {
             Ok(sent) => sent,
             Err(_) => Err(TransportError::new(
@@ -447,13 +472,18 @@ impl Exchanges {
         }
     }
 
+    /// Counts and logs a message that does not reach its requester.
     fn undelivered(&self, requester: &Requester, why: &Text) {
-        requester.metrics.dropped("reply_undeliverable");
+        requester
+            .dead_letters
+            .metrics
+            .dropped("reply_undeliverable");
         if let Some(suppressed) = self.undelivered.allow() {
             tracing::warn!(
-                binding = %requester.binding, topic = %shown_topic(requester.address.topic.as_str()),
+                binding = %requester.dead_letters.name,
+                topic = %shown_topic(requester.address.topic.as_str()),
                 request = %requester.topic,
-                origin = requester.origin.as_deref(), %why, suppressed,
+                origin = requester.origin.as_ref().map(|origin| origin.position.as_str()), %why, suppressed,
                 "an answer did not reach its requester"
             );
         }
@@ -469,6 +499,18 @@ impl Exchanges {
             .to_address(requester.bus, event, headers, address)?;
         copy.message.key = Some(requester.answer_key());
         Ok(copy)
+    }
+}
+
+// === impl UndeliveredReply ===
+
+impl From<RoutingError> for UndeliveredReply {
+    fn from(error: RoutingError) -> Self {
+        Self {
+            code: error.reason(),
+            why: error.to_string().into(),
+            copy: None,
+        }
     }
 }
 

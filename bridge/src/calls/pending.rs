@@ -19,9 +19,9 @@ use tokio::sync::{Notify, mpsc};
 use super::sync::{AtomicUsize, DashMap, Mutex};
 use crate::budget::{Charge, ClientBudget};
 use crate::bus::BusId;
+use crate::bus::line::{Line, Turn};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::error::CallError;
-use crate::calls::line::{Line, Turn};
 use crate::calls::part::Part;
 use crate::calls::reply_token::Rejection;
 use crate::shares::Share;
@@ -180,6 +180,14 @@ impl Fingerprint {
 // === impl CallRequest ===
 
 impl CallRequest {
+    /// Whether its answer may have several parts, so that nobody would notice a missing one.
+    #[must_use]
+    pub fn has_parts(&self) -> bool {
+        let has_progress =
+            matches!(&self.form, Form::JsonRpc { progress, .. } if progress.is_some());
+        self.streamed || has_progress
+    }
+
     /// Whether an event is the request itself, as it was published.
     #[must_use]
     pub fn is_request(&self, event: &Event) -> bool {
@@ -323,7 +331,8 @@ impl PendingCalls {
         let over = &mut progress.is_over;
         match rendered {
             Err(error) => {
-                let message = CallerMessage::Part(Err(error), None);
+                let turn = to.1.as_ref().map(Line::turn);
+                let message = CallerMessage::Part(Err(error), turn);
                 self.deliver(call, &to.0, message, true, over)
             }
             Ok(parts) => self.deliver_all(call, &to, &budget, parts, over),

@@ -24,7 +24,7 @@ use crate::bus::BusId;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::CallId;
 use crate::calls::cancel::Cancel;
-use crate::calls::pending::Entry;
+use crate::calls::pending::{CallRequest, Entry};
 
 /// Maximum number of cancels that are sent concurrently.
 const MAX_CONCURRENT_CANCELS: usize = 64;
@@ -177,10 +177,12 @@ impl Calls {
         }
     }
 
-    /// Fails the calls on a bus that has gone down, except those that are kept.
-    pub fn fail_all(&self, bus: BusId, cause: &Text) {
-        let is_on_it =
-            |entry: &Entry| entry.buses.contains(&bus) && !entry.is_kept.load(Ordering::Relaxed);
+    /// Fails the calls on a bus that has gone down and match, except those that are kept.
+    pub fn fail_where(&self, bus: BusId, cause: &Text, matches: impl Fn(&CallRequest) -> bool) {
+        let is_on_it = |entry: &Entry| {
+            let is_kept = entry.is_kept.load(Ordering::Relaxed);
+            entry.buses.contains(&bus) && !is_kept && matches(&entry.request)
+        };
         let unsent = self.pending.fail_where(
             |entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),
             &CallError::Unavailable(cause.clone()),

@@ -48,7 +48,7 @@ pub(crate) struct Intake {
     /// The `source` of mapped events.
     pub(crate) source: Source,
     /// The destination of its dead letters.
-    pub(crate) dead_letters: DeadLetters,
+    pub(crate) dead_letters: Arc<DeadLetters>,
     /// Its counters.
     pub(crate) metrics: BindingMetrics,
     /// The counters of the bridge.

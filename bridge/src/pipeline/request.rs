@@ -110,10 +110,10 @@ impl Pipeline {
             correlation: at.message.headers.get(spring::CORRELATION_ID).cloned(),
             headers: self.passed.of(self.intake.binding, at.message),
             is_redeliverable: at.origin.is_some(),
-            binding: self.intake.name.clone(),
             topic: at.topic.clone(),
-            origin: at.position().cloned(),
-            metrics: self.intake.metrics.clone(),
+            origin: at.origin.cloned(),
+            unit: None,
+            dead_letters: Arc::clone(&self.intake.dead_letters),
         }
     }
 
@@ -156,6 +156,7 @@ impl Pipeline {
         let Some((position, share)) = self.enter(at, index_of(unit), routed) else {
             return;
         };
+        requester.unit = unit.map(|unit| unit.index);
         let agent = account::agent_of(&event);
         let how = match self.open(at, unit, event, &mut requester, routed) {
             Ok((answer, room)) => {
@@ -191,6 +192,7 @@ impl Pipeline {
         let room = self.waiting.enter(agent, size, &mut routed.room).ok();
         RequestStatus::Failed(Box::new(FailedRequest {
             failure,
+            turn: self.exchanges.line(&requester).turn(),
             requester,
             room,
         }))

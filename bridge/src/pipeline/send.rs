@@ -14,6 +14,7 @@ use crate::bus::delivery::{FailureAction, Holder};
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::shown_topic;
 use crate::clock;
+use crate::restart::chain;
 
 /// The result of a task that had to wait.
 pub(super) enum Done {
@@ -342,7 +343,11 @@ impl Pipeline {
         let reason = Reason {
             code: error.kind().as_str(),
             stage: Stage::Publish,
-            detail: format!("{}: {error}", shown_topic(copy.address.topic.as_str())),
+            detail: format!(
+                "{}: {}",
+                shown_topic(copy.address.topic.as_str()),
+                chain(error)
+            ),
             unit: copy.unit.as_ref().map(|unit| unit.index),
         };
         let of = Undelivered {

@@ -1,12 +1,13 @@
 //! The requester on the bus.
 
-use a2abus_plugin::Text;
-use a2abus_transports::{Address, Header, Topic};
+use std::sync::Arc;
+
+use a2abus_transports::{Address, Header, Origin, Topic};
 use bytes::Bytes;
 
 use crate::bus::BusId;
+use crate::bus::deadletter::DeadLetters;
 use crate::calls::reply_form::ReplyForm;
-use crate::metrics::BindingMetrics;
 
 /// The requester on the bus, and the form of its answers.
 #[derive(Debug)]
@@ -23,12 +24,13 @@ pub(crate) struct Requester {
     pub(crate) headers: Vec<Header>,
     /// Whether the source delivers the request again if it is not settled.
     pub(crate) is_redeliverable: bool,
-    /// Where the request was read, for the log.
-    pub(crate) binding: Text,
+    /// Where the request was read.
     pub(crate) topic: Topic,
-    pub(crate) origin: Option<Text>,
-    /// The counters of the binding.
-    pub(crate) metrics: BindingMetrics,
+    pub(crate) origin: Option<Origin>,
+    /// Which unit of its message it is, if that is no CloudEvent.
+    pub(crate) unit: Option<usize>,
+    /// The dead letters of its binding.
+    pub(crate) dead_letters: Arc<DeadLetters>,
 }
 
 // === impl Requester ===
