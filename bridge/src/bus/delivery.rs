@@ -204,7 +204,8 @@ impl Publisher {
         place: Option<&Turn>,
     ) -> Result<(), TransportError> {
         let policy = WaitPolicy::of(copy);
-        self.send_while(copy, (policy, place), || true, || ())
+        let handed_over = || place.into_iter().for_each(Turn::handed_over);
+        self.send_while(copy, (policy, place), || true, handed_over)
             .await
             .map(drop)
     }
@@ -248,38 +249,28 @@ impl Publisher {
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
     ) -> Result<bool, TransportError> {
-        let handed_over = || {
-            place.inspect(|place| place.handed_over());
-            handed_over();
-        };
-        let destination = Destination::of(copy);
-        let mut interest = self.destinations.interest(copy);
+        let (destinations, destination) = (&self.destinations, Destination::of(copy));
+        let mut interest = destinations.interest(copy);
         let mut held: Option<Holder> = None;
         loop {
-            if let Some(place) = place {
-                place.come().await;
-            }
             if wait_policy == WaitPolicy::UntilRefused && interest.unreported.is_none() {
                 // The reason to report if it is given up while it waits for its turn.
-                interest.unreported = self.destinations.known_failure(copy);
+                interest.unreported = destinations.known_failure(copy);
             }
-            let turn = self
-                .destinations
-                .turn(&destination, copy.named_by, wait_policy);
-            let probe = turn.await;
+            let turn = || destinations.turn(&destination, copy.named_by, wait_policy);
+            let probe = match place {
+                None => turn().await,
+                Some(place) => place.come_with(turn).await,
+            };
             if !is_wanted() {
                 return Ok(false);
-            }
-            if place.is_some_and(|place| !place.has_come()) {
-                // An earlier one has failed meanwhile.
-                continue;
             }
             let Err(error) = self.attempt(copy, &handed_over).await else {
                 interest.unreported = None;
                 match probe {
                     Some(probe) => probe.confirmed(),
                     None if wait_policy == WaitPolicy::UntilRefused => {
-                        self.destinations.works(&destination);
+                        destinations.works(&destination);
                     }
                     None => {}
                 }
@@ -299,9 +290,7 @@ impl Publisher {
                 }
                 (FailureAction::Hold, Some(probe)) => drop(held.replace(probe.failed(&error))),
                 (FailureAction::Hold, None) => {
-                    let holder = self
-                        .destinations
-                        .failed(&destination, copy.named_by, &error);
+                    let holder = destinations.failed(&destination, copy.named_by, &error);
                     drop(held.replace(holder));
                 }
             }

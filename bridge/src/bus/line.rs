@@ -122,8 +122,18 @@ impl Turn {
         .await;
     }
 
-    /// Whether the turn has come, and no earlier message has failed since.
-    pub(crate) fn has_come(&self) -> bool {
+    /// Waits for the turn, and then for something else. Earlier messages may fail meanwhile: then it waits for both again.
+    pub(crate) async fn come_with<W: Future>(&self, wait: impl Fn() -> W) -> W::Output {
+        loop {
+            self.come().await;
+            let waited = wait().await;
+            if self.has_come() {
+                return waited;
+            }
+        }
+    }
+
+    fn has_come(&self) -> bool {
         self.line.places().turn >= self.number
     }
 
