@@ -9,6 +9,8 @@ mod call;
 mod check;
 mod command;
 mod convert;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod dead_letters;
 mod demo;
 mod explain;
 mod map;
@@ -66,6 +68,9 @@ enum Command {
     /// Shows or creates the topics, streams and consumers that a configuration needs; shows permissions.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     Topics(topics::TopicsArgs),
+    /// Lists, shows and resends the messages that could not be delivered.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    DeadLetters(dead_letters::DeadLettersArgs),
     /// Turns payloads into CloudEvents, one JSON line each.
     Map(map::MapArgs),
     /// Shows how a payload is detected, the origin of every attribute, and the destinations of the event.
@@ -106,6 +111,8 @@ pub fn run() -> anyhow::Result<Status> {
         Command::Check(args) => block_on(check::run(args)),
         #[cfg(any(feature = "kafka", feature = "nats"))]
         Command::Topics(args) => block_on(topics::run(args)),
+        #[cfg(any(feature = "kafka", feature = "nats"))]
+        Command::DeadLetters(args) => block_on(dead_letters::run(args)),
         Command::Map(args) => map::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Convert(args) => convert::run(&args),

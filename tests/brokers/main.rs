@@ -9,6 +9,7 @@
 
 mod access;
 mod attached;
+mod dead_letters;
 mod durables;
 mod executions;
 mod kafka;

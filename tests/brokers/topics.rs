@@ -35,7 +35,7 @@ async fn check(file: &Path) -> (String, i32) {
 }
 
 /// Standard output and standard error of a command, and its exit status.
-async fn a2abus(arguments: &[&str], file: &Path) -> (String, String, i32) {
+pub(crate) async fn a2abus(arguments: &[&str], file: &Path) -> (String, String, i32) {
     let output = Command::new(program())
         .args(arguments)
         .arg("-c")
@@ -48,7 +48,7 @@ async fn a2abus(arguments: &[&str], file: &Path) -> (String, String, i32) {
     (text, stderr, output.status.code().unwrap())
 }
 
-fn written(directory: &tempfile::TempDir, config: &str) -> PathBuf {
+pub(crate) fn written(directory: &tempfile::TempDir, config: &str) -> PathBuf {
     let file = directory.path().join("a2abus.yaml");
     std::fs::write(&file, config).unwrap();
     file

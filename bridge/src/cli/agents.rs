@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::command::{Misuse, Status};
-use super::output::Output;
+use super::output::{Output, json_line, plain};
 use crate::registry::card::Card;
 
 /// Arguments of `a2abus agents`.
@@ -23,7 +23,7 @@ use crate::registry::card::Card;
   a2abus agents rm weather
   a2abus agents watch --url http://bridge:8080
 
-It calls the HTTP listener of a running bridge: --url. To register agents, the bridge needs \
+These commands call the HTTP listener of a running bridge: --url. To register agents, the bridge needs \
 registry.enabled: true. Agents that `agents` lists in the configuration are shown, and cannot be removed here.
 
 Exit status 1 if the bridge cannot be reached, or refuses.")]
@@ -350,33 +350,6 @@ fn row(entry: &Value) -> [String; 6] {
     ]
 }
 
-/// Whether a terminal may take the character for the start of a command, or reverses the text after it.
-fn acts_on_terminal(c: char) -> bool {
-    let is_direction =
-        matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
-    c.is_control() || is_direction
-}
-
-/// Text of unknown origin, made safe for a terminal, on one line.
-fn plain(text: &str) -> String {
-    let visible = |c| if acts_on_terminal(c) { ' ' } else { c };
-    let text: String = text.chars().map(visible).collect();
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// A value as JSON for a program or a terminal, in one line. Only strings can contain the characters that are escaped.
-fn json_line(value: &Value) -> String {
-    let mut line = String::new();
-    for c in value.to_string().chars() {
-        if acts_on_terminal(c) {
-            line.push_str(&format!("\\u{:04x}", u32::from(c)));
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
 /// Maximum number of characters of a description in the list; `agents show` has the whole one.
 const MAX_DESCRIPTION: usize = 100;
 
@@ -419,15 +392,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn json_contains_no_commands_for_the_terminal() {
-        let value = json!({ "a\u{9b}": "\u{1b}[2J\u{9b}2J\u{202e}é\u{7f}" });
-        let line = json_line(&value);
-        assert_eq!(line, r#"{"a\u009b":"\u001b[2J\u009b2J\u202eé\u007f"}"#);
-        let read: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(read, value);
-    }
 
     #[test]
     fn a_long_description_does_not_widen_other_lines() {

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write as _};
 
+use serde_json::Value;
+
 /// The reader of standard output has closed it.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output was closed")]
@@ -48,5 +50,48 @@ pub(super) fn count(n: usize, noun: &str) -> String {
         format!("1 {noun}")
     } else {
         format!("{n} {noun}s")
+    }
+}
+
+/// Whether a terminal may take the character for the start of a command, or reverses the text after it.
+fn acts_on_terminal(c: char) -> bool {
+    let is_direction =
+        matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+    c.is_control() || is_direction
+}
+
+/// Text of unknown origin, made safe for a terminal, on one line.
+pub(super) fn plain(text: &str) -> String {
+    let visible = |c| if acts_on_terminal(c) { ' ' } else { c };
+    let text: String = text.chars().map(visible).collect();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A value as JSON for a program or a terminal, in one line. Only strings can contain the characters that are escaped.
+pub(super) fn json_line(value: &Value) -> String {
+    let mut line = String::new();
+    for c in value.to_string().chars() {
+        if acts_on_terminal(c) {
+            line.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_contains_no_commands_for_the_terminal() {
+        let value = json!({ "a\u{9b}": "\u{1b}[2J\u{9b}2J\u{202e}é\u{7f}" });
+        let line = json_line(&value);
+        assert_eq!(line, r#"{"a\u009b":"\u001b[2J\u009b2J\u202eé\u007f"}"#);
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read, value);
     }
 }

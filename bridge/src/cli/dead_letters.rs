@@ -1,0 +1,123 @@
+//! `a2abus dead-letters`: lists, shows and resends the messages that could not be delivered.
+
+mod letter;
+mod reading;
+mod resend;
+mod selection;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use self::reading::Places;
+use self::selection::{Common, Selection};
+use super::command::{Misuse, Status, load};
+use super::output::{Output, complain_line, json_line};
+
+/// Arguments of `a2abus dead-letters`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  a2abus dead-letters ls -c a2abus.yaml
+  a2abus dead-letters ls --reason unknown_topic --since 1h --json
+  a2abus dead-letters show k:a2abus.dlq/0/12
+  a2abus dead-letters resend k:a2abus.dlq/0/12
+  a2abus dead-letters resend --binding orders --reason no_route --dry-run
+
+They are read from the dead-letter topics of all bindings, on Kafka and JetStream. They stay there: to resend each of \
+them once, use --since or name them.
+
+Exit status 1 if a bus cannot be reached, or a dead letter cannot be resent.")]
+pub(crate) struct DeadLettersArgs {
+    #[command(subcommand)]
+    command: DeadLettersCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum DeadLettersCommand {
+    /// Lists dead letters: time, binding, reason, stage, topic, position and detail. The oldest of each partition comes
+    /// first.
+    #[command(visible_alias = "list")]
+    Ls(Selection),
+    /// Shows one dead letter with its headers and its body.
+    Show {
+        /// Its position, as `ls` shows it: `k:TOPIC/PARTITION/OFFSET` or `j:STREAM/SEQUENCE`.
+        position: String,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Publishes dead letters again: to the topic that they were read from, or, for answers, to their reply topic.
+    ///
+    /// Each is published with its own key, headers and body, but without the `bus-dlq-` headers, `Nats-Msg-Id`, and a
+    /// `ce_expirytime` that has passed. Stops at the first failure.
+    Resend {
+        #[command(flatten)]
+        selection: Selection,
+        /// Resend all of them.
+        #[arg(long)]
+        all: bool,
+        /// Only show what would be resent.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// [`Misuse`] when the arguments are wrong; otherwise when the configuration is invalid, a bus cannot be read, or a
+/// dead letter cannot be published.
+pub(crate) async fn run(args: DeadLettersArgs) -> anyhow::Result<Status> {
+    match args.command {
+        DeadLettersCommand::Ls(selection) => list(&selection).await,
+        DeadLettersCommand::Show { position, common } => show(&position, &common).await,
+        DeadLettersCommand::Resend {
+            selection,
+            all,
+            dry_run,
+        } => {
+            if !all && selection.is_everything() {
+                let what = "name dead letters by their positions or by options such as --reason, or resend --all";
+                return Err(Misuse(what.to_owned()).into());
+            }
+            resend::run(&selection, dry_run).await
+        }
+    }
+}
+
+async fn list(selection: &Selection) -> anyhow::Result<Status> {
+    let config = load(&selection.common.config.path)?;
+    let (mut output, mut found) = (Output::new(), 0);
+    let mut places = Places::of(&config, &selection.bindings)?;
+    while let Some(batch) = places.next().await? {
+        for letter in batch.iter().filter(|letter| selection.takes(letter)) {
+            found += 1;
+            match selection.common.json {
+                true => output.line(json_line(&letter.summary()))?,
+                false => output.line(letter.line())?,
+            }
+        }
+    }
+    if found == 0 && !selection.common.json {
+        complain_line("no dead letters");
+    }
+    Ok(Status::Success)
+}
+
+async fn show(position: &str, common: &Common) -> anyhow::Result<Status> {
+    let config = load(&common.config.path)?;
+    let mut places = Places::of(&config, &[])?;
+    while let Some(batch) = places.next().await? {
+        let Some(letter) = batch.iter().find(|letter| letter.position == position) else {
+            continue;
+        };
+        let mut output = Output::new();
+        match common.json {
+            true => output.line(json_line(&letter.whole()))?,
+            false => letter
+                .lines()
+                .into_iter()
+                .try_for_each(|line| output.line(line))?,
+        }
+        return Ok(Status::Success);
+    }
+    bail!("there is no dead letter at {position}")
+}

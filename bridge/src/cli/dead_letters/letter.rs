@@ -1,0 +1,255 @@
+//! One dead letter: what its headers say, and the message that it was.
+
+use std::time::SystemTime;
+
+use a2abus_transports::{Header, Headers, LogRecord, Message};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use super::super::output::plain;
+use crate::clock;
+
+/// A record of a dead-letter topic.
+#[derive(Debug)]
+pub(super) struct Letter {
+    /// `k:TOPIC/PARTITION/OFFSET` or `j:STREAM/SEQUENCE`.
+    pub(super) position: String,
+    record: LogRecord,
+}
+
+/// The prefix of the headers that the bridge has added.
+const OURS: &str = "bus-dlq-";
+/// The headers that describe the failure, as members of the JSON form.
+const DESCRIPTION: [&str; 9] = [
+    "time", "binding", "reason", "stage", "topic", "origin", "unit", "omitted", "detail",
+];
+const CONTENT_TYPE: &str = "content-type";
+const BATCH: &str = "application/cloudevents-batch+json";
+const EVENT: &str = "application/cloudevents+json";
+
+// === impl Letter ===
+
+impl Letter {
+    /// `None` if the record is no dead letter.
+    pub(super) fn new(position: String, record: LogRecord) -> Option<Self> {
+        let letter = Self { position, record };
+        letter.reason().is_some().then_some(letter)
+    }
+
+    fn ours(&self, name: &str) -> Option<&str> {
+        let mut headers = self.record.headers.iter();
+        let header =
+            headers.find(|header| header.name.strip_prefix(OURS).is_some_and(|it| it == name))?;
+        std::str::from_utf8(header.value.as_ref()?).ok()
+    }
+
+    pub(super) fn binding(&self) -> Option<&str> {
+        self.ours("binding")
+    }
+
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.ours("reason")
+    }
+
+    pub(super) fn stage(&self) -> Option<&str> {
+        self.ours("stage")
+    }
+
+    /// The topic to which it is resent.
+    pub(super) fn topic(&self) -> Option<&str> {
+        self.ours("topic")
+    }
+
+    /// Whether its body was too large for the dead-letter topic.
+    pub(super) fn is_reduced(&self) -> bool {
+        self.ours("omitted").is_some()
+    }
+
+    /// When it became a dead letter.
+    pub(super) fn time(&self) -> SystemTime {
+        let written = || clock::since_1970(self.record.time);
+        self.ours("time")
+            .and_then(clock::parse)
+            .unwrap_or_else(written)
+    }
+
+    /// The message as it was, for its topic.
+    pub(super) fn message(&self) -> Message {
+        let is_unit = self.ours("unit").is_some();
+        let kept = self.record.headers.iter().filter(|header| is_kept(header));
+        let headers: Vec<Header> = kept.map(|header| whole_of(header, is_unit)).collect();
+        Message {
+            key: self.record.key.clone(),
+            headers: Headers::from(headers),
+            body: self.record.body.clone(),
+        }
+    }
+
+    /// One line for a person.
+    pub(super) fn line(&self) -> String {
+        let own = |name| plain(self.ours(name).unwrap_or("-"));
+        format!(
+            "{}  {}  {}  {}  {}  {}: {}",
+            clock::rfc3339(self.time()),
+            own("binding"),
+            own("reason"),
+            own("stage"),
+            own("topic"),
+            plain(&self.position),
+            own("detail"),
+        )
+    }
+
+    /// The failure as JSON.
+    pub(super) fn summary(&self) -> Value {
+        let mut members = Map::new();
+        members.insert("position".to_owned(), json!(self.position));
+        for name in DESCRIPTION {
+            if let Some(value) = self.ours(name) {
+                members.insert(name.to_owned(), json!(value));
+            }
+        }
+        Value::Object(members)
+    }
+
+    /// The failure and the message as JSON.
+    pub(super) fn whole(&self) -> Value {
+        let message = self.message();
+        let mut whole = self.summary();
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        whole["key"] = json!(message.key.as_ref().map(text));
+        let headers = message.headers.iter();
+        let headers =
+            headers.map(|header| json!([header.name.as_str(), header.value.as_ref().map(text)]));
+        whole["headers"] = headers.collect();
+        let body = message.body.unwrap_or_default();
+        match std::str::from_utf8(&body) {
+            Ok(body) => whole["body"] = json!(body),
+            Err(_) => whole["body_base64"] = json!(STANDARD.encode(&body)),
+        }
+        whole
+    }
+
+    /// All of it for a person.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let text = |bytes: &Bytes| plain(&String::from_utf8_lossy(bytes));
+        let record = &self.record;
+        let mut lines = vec![format!("position: {}", plain(&self.position))];
+        lines.extend(record.key.iter().map(|key| format!("key: {}", text(key))));
+        lines.extend(record.headers.iter().map(|header| {
+            let value = header
+                .value
+                .as_ref()
+                .map_or_else(|| "null".to_owned(), text);
+            format!("{}: {value}", plain(&header.name))
+        }));
+        lines.push(String::new());
+        let body = record
+            .body
+            .as_ref()
+            .map_or("".into(), |body| String::from_utf8_lossy(body));
+        lines.extend(body.lines().map(plain));
+        lines
+    }
+}
+
+/// Whether a header of the dead letter belongs to the message, and is still right.
+fn is_kept(header: &Header) -> bool {
+    let name = header.name.as_str();
+    let is_expiry = matches!(name, "ce_expirytime" | "ce-expirytime");
+    let value = header
+        .value
+        .as_deref()
+        .and_then(|it| std::str::from_utf8(it).ok());
+    let is_over = is_expiry && value.and_then(clock::parse).is_some_and(clock::is_over);
+    let is_ours = name.starts_with(OURS) || name.eq_ignore_ascii_case("Nats-Msg-Id");
+    !is_ours && !is_over
+}
+
+/// The header of the whole message; one element of a batch of CloudEvents is a CloudEvent.
+fn whole_of(header: &Header, is_unit: bool) -> Header {
+    let is_batch = header
+        .value
+        .as_ref()
+        .is_some_and(|it| it.starts_with(BATCH.as_bytes()));
+    let value = match is_unit && is_batch && header.name.eq_ignore_ascii_case(CONTENT_TYPE) {
+        true => Some(Bytes::from_static(EVENT.as_bytes())),
+        false => header.value.clone(),
+    };
+    Header {
+        name: header.name.clone(),
+        value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use a2abus_transports::LogPosition;
+
+    use super::*;
+
+    fn letter(headers: &[(&str, &str)]) -> Letter {
+        let mut all = Headers::new();
+        for (name, value) in headers {
+            all.push(*name, value.as_bytes().to_vec());
+        }
+        let record = LogRecord {
+            position: LogPosition {
+                partition: 0,
+                offset: 7,
+            },
+            time: 0,
+            topic: None,
+            key: Some("k".into()),
+            headers: all,
+            body: Some("{\"a\":\u{1}1}\nsecond".into()),
+        };
+        Letter::new("k:dlq/0/7".to_owned(), record).expect("a dead letter")
+    }
+
+    #[test]
+    fn a_message_is_resent_without_what_the_bridge_added_and_what_is_over() {
+        let own = [
+            ("bus-dlq-reason", "no_route"),
+            ("bus-dlq-unit", "1"),
+            ("nats-msg-id", "1"),
+            ("ce_expirytime", "2020-01-01T00:00:00Z"),
+            ("ce-expirytime", "2999-01-01T00:00:00Z"),
+            (
+                "content-type",
+                "application/cloudevents-batch+json; charset=utf-8",
+            ),
+            ("traceparent", "t"),
+        ];
+        let message = letter(&own).message();
+        let left: Vec<_> = message.headers.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(left, ["ce-expirytime", "content-type", "traceparent"]);
+        let content_type = message.headers.get("content-type").unwrap();
+        assert_eq!(content_type, EVENT);
+        assert_eq!(message.key.as_deref(), Some(b"k".as_slice()));
+        // The whole message is still a batch.
+        let whole = [("bus-dlq-reason", "no_route"), ("content-type", BATCH)];
+        let message = letter(&whole).message();
+        assert_eq!(message.headers.get("content-type").unwrap(), BATCH);
+    }
+
+    #[test]
+    fn what_a_stranger_wrote_does_not_act_on_a_terminal() {
+        let letter = letter(&[
+            ("bus-dlq-reason", "no_route"),
+            ("bus-dlq-detail", "a\u{1b}[2J\nb"),
+            ("x\u{1b}", "\u{202e}y"),
+        ]);
+        let shown = [letter.lines(), vec![letter.line()]].concat();
+        let acts = |c: char| c.is_control() || c == '\u{202e}';
+        assert!(!shown.iter().any(|line| line.contains(acts)), "{shown:?}");
+        assert!(
+            letter.line().ends_with("k:dlq/0/7: a [2J b"),
+            "{}",
+            letter.line()
+        );
+        assert_eq!(letter.whole()["body"], "{\"a\":\u{1}1}\nsecond");
+    }
+}

@@ -1,0 +1,201 @@
+//! Reads dead-letter topics from their beginning to what is their end now.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use a2abus_transports::{
+    AnyTransport, LogBatch, LogBounds, LogReader, LogRecord, LogSource, Topic, TransportError,
+    TransportErrorKind,
+};
+use anyhow::{anyhow, bail};
+use tokio::time::timeout;
+
+use super::super::command::Misuse;
+use super::super::output::complain_line;
+use super::super::reach::{self, ConnectWait};
+use super::letter::Letter;
+use crate::config::{Config, TransportConfig};
+use crate::names::Name;
+use crate::restart::chain;
+
+/// The dead-letter topics of some bindings, one after the other.
+pub(super) struct Places<'a> {
+    config: &'a Config,
+    left: VecDeque<(&'a Name, &'a Topic)>,
+    current: Option<Place>,
+}
+
+/// One that is being read.
+struct Place {
+    transport: AnyTransport,
+    topic: Topic,
+    source: LogSource,
+    reader: LogReader,
+    /// The ends of the partitions that are not read to their end yet.
+    left: BTreeMap<u32, u64>,
+}
+
+/// The longest time without a record.
+const SILENCE: Duration = Duration::from_secs(30);
+
+// === impl Places ===
+
+impl<'a> Places<'a> {
+    /// Those of the bindings with these names, or of all.
+    ///
+    /// # Errors
+    /// When there is no binding of a name.
+    pub(super) fn of(config: &'a Config, bindings: &[String]) -> Result<Self, Misuse> {
+        let known = |name: &String| config.bindings.iter().any(|it| it.name.as_str() == name);
+        if let Some(unknown) = bindings.iter().find(|name| !known(name)) {
+            return Err(Misuse(format!("--binding: there is no binding {unknown}")));
+        }
+        let chosen = config.bindings.iter();
+        let chosen = chosen.filter(|it| {
+            bindings.is_empty() || bindings.iter().any(|name| it.name.as_str() == name)
+        });
+        let places = chosen.map(|it| (it.dead_letter_transport(), &it.dead_letter.topic.0));
+        let (mut seen, mut left) = (BTreeSet::new(), VecDeque::new());
+        for (transport, topic) in places {
+            if seen.insert((transport.as_str(), topic.as_str())) {
+                left.push_back((transport, topic));
+            }
+        }
+        Ok(Self {
+            config,
+            left,
+            current: None,
+        })
+    }
+
+    /// The next dead letters; `None` at the end.
+    ///
+    /// # Errors
+    /// When a bus cannot be read.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<Letter>>> {
+        loop {
+            if let Some(place) = &mut self.current {
+                if let Some(letters) = place.next().await? {
+                    return Ok(Some(letters));
+                }
+                reach::close(&place.transport).await;
+                self.current = None;
+            }
+            let Some((transport, topic)) = self.left.pop_front() else {
+                return Ok(None);
+            };
+            self.current = open(self.config, transport, topic).await?;
+        }
+    }
+}
+
+/// Connects to a transport of the configuration.
+pub(super) async fn connect(config: &Config, name: &Name) -> anyhow::Result<AnyTransport> {
+    let transport = config.transports.get(name);
+    let transport: &TransportConfig =
+        transport.ok_or_else(|| anyhow!("there is no transport {}", name.as_str()))?;
+    let connected = reach::connect(transport, ConnectWait::Report).await;
+    connected.map_err(|cause| anyhow!("transport {}: {cause}", name.as_str()))
+}
+
+/// Starts to read a topic. `None` if it does not exist.
+async fn open(config: &Config, name: &Name, topic: &Topic) -> anyhow::Result<Option<Place>> {
+    let transport = connect(config, name).await?;
+    let failed = |error: TransportError| anyhow!("transport {}: {}", name.as_str(), chain(&error));
+    let missing = || {
+        complain_line(&format!(
+            "transport {}: nothing stores {}, so there are no dead letters",
+            name.as_str(),
+            topic.as_str()
+        ));
+    };
+    let Some(source) = source_of(&transport, topic).await.map_err(failed)? else {
+        missing();
+        reach::close(&transport).await;
+        return Ok(None);
+    };
+    let bounds = match transport.log_bounds(&source).await {
+        Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {
+            missing();
+            reach::close(&transport).await;
+            return Ok(None);
+        }
+        bounds => bounds.map_err(failed)?,
+    };
+    let reader = transport.read_log(&source, &[]).await.map_err(failed)?;
+    let has_records = |bounds: &LogBounds| bounds.start < bounds.end;
+    let left = bounds.into_iter().filter(has_records);
+    Ok(Some(Place {
+        transport,
+        topic: topic.clone(),
+        source,
+        reader,
+        left: left.map(|it| (it.partition, it.end)).collect(),
+    }))
+}
+
+/// The log that stores a topic.
+async fn source_of(
+    transport: &AnyTransport,
+    topic: &Topic,
+) -> Result<Option<LogSource>, TransportError> {
+    match transport {
+        #[cfg(feature = "nats")]
+        AnyTransport::Nats(nats) => {
+            let stream = nats.stream_of(topic.as_str()).await?;
+            Ok(stream.map(LogSource::Stream))
+        }
+        _ => Ok(Some(LogSource::Topic(topic.clone()))),
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    async fn next(&mut self) -> anyhow::Result<Option<Vec<Letter>>> {
+        if self.left.is_empty() {
+            return Ok(None);
+        }
+        let next = timeout(SILENCE, self.reader.next()).await;
+        let Ok(Some(LogBatch { records, reached })) = next else {
+            bail!(
+                "reading {} stopped: no record in {} s",
+                self.topic.as_str(),
+                SILENCE.as_secs()
+            );
+        };
+        let mut letters = Vec::new();
+        for record in records {
+            let position = record.position;
+            // What comes later has become a dead letter meanwhile.
+            if self.left.contains_key(&position.partition) {
+                letters.extend(self.letter(record));
+                self.pass(position.partition, position.offset + 1);
+            }
+        }
+        for position in reached {
+            self.pass(position.partition, position.offset);
+        }
+        Ok(Some(letters))
+    }
+
+    fn pass(&mut self, partition: u32, next: u64) {
+        if self.left.get(&partition).is_some_and(|end| next >= *end) {
+            self.left.remove(&partition);
+        }
+    }
+
+    fn letter(&self, record: LogRecord) -> Option<Letter> {
+        let (partition, offset) = (record.position.partition, record.position.offset);
+        let position = match &self.source {
+            LogSource::Topic(topic) => format!("k:{}/{partition}/{offset}", topic.as_str()),
+            LogSource::Stream(stream) => format!("j:{stream}/{offset}"),
+        };
+        // The stream may have other subjects, too.
+        let is_here = record
+            .topic
+            .as_ref()
+            .is_none_or(|topic| *topic == self.topic);
+        Letter::new(position, record).filter(|_| is_here)
+    }
+}

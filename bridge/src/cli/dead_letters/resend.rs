@@ -1,0 +1,194 @@
+//! Publishes dead letters again.
+
+use std::collections::BTreeMap;
+
+use a2abus_transports::{
+    Address, AnyTransport, Confirmation, Guarantee, Topic, Transport as _, TransportError,
+};
+use anyhow::bail;
+use serde_json::json;
+
+use super::super::command::{Status, load};
+use super::super::output::{Output, complain_line, count, json_line, plain};
+use super::super::reach;
+use super::letter::Letter;
+use super::reading::{Places, connect};
+use super::selection::Selection;
+use crate::config::{BindingConfig, Config};
+use crate::names::Name;
+use crate::restart::chain;
+
+/// Publishes to the sources of bindings, and reports what happens to each dead letter.
+struct Resender<'a> {
+    config: &'a Config,
+    connected: BTreeMap<&'a Name, AnyTransport>,
+    output: Output,
+    is_json: bool,
+    is_dry: bool,
+    resent: usize,
+    skipped: usize,
+    failed: usize,
+}
+
+/// What happens to a dead letter.
+enum Fate {
+    Resent,
+    WouldBeResent,
+    Skipped(String),
+    Failed(TransportError),
+}
+
+/// A dead letter that is published, and not confirmed yet.
+type Sent<'a> = (&'a Letter, Confirmation);
+
+/// Resends the selected dead letters.
+///
+/// # Errors
+/// When the configuration is invalid, a bus cannot be reached, or one cannot be published.
+pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<Status> {
+    let config = load(&selection.common.config.path)?;
+    let mut resender = Resender {
+        config: &config,
+        connected: BTreeMap::new(),
+        output: Output::new(),
+        is_json: selection.common.json,
+        is_dry,
+        resent: 0,
+        skipped: 0,
+        failed: 0,
+    };
+    let mut places = Places::of(&config, &selection.bindings)?;
+    while let Some(batch) = places.next().await? {
+        let selected: Vec<&Letter> = batch.iter().filter(|it| selection.takes(it)).collect();
+        resender.resend(&selected).await?;
+        if resender.failed > 0 {
+            break;
+        }
+    }
+    resender.end().await
+}
+
+// === impl Resender ===
+
+impl<'a> Resender<'a> {
+    /// Publishes them in order, and then waits for all of them.
+    async fn resend(&mut self, letters: &[&Letter]) -> anyhow::Result<()> {
+        let mut under_way: Vec<Sent<'_>> = Vec::new();
+        for letter in letters {
+            let Some(binding) = self.binding_of(letter) else {
+                // Another deployment has the same dead-letter topic.
+                continue;
+            };
+            let to = match address_of(letter, binding) {
+                Ok(to) => to,
+                Err(why) => {
+                    self.report(letter, &Fate::Skipped(why))?;
+                    continue;
+                }
+            };
+            if self.is_dry {
+                self.report(letter, &Fate::WouldBeResent)?;
+                continue;
+            }
+            let transport = self.transport(&binding.transport).await?;
+            match transport.send(&to, letter.message()).await {
+                Ok(confirmation) => under_way.push((letter, confirmation)),
+                Err(error) => {
+                    self.report(letter, &Fate::Failed(error))?;
+                    break;
+                }
+            }
+        }
+        for (letter, confirmation) in under_way {
+            let fate = match confirmation.await {
+                Ok(_) => Fate::Resent,
+                Err(error) => Fate::Failed(error),
+            };
+            self.report(letter, &fate)?;
+        }
+        Ok(())
+    }
+
+    fn binding_of(&self, letter: &Letter) -> Option<&'a BindingConfig> {
+        let name = letter.binding()?;
+        let mut bindings = self.config.bindings.iter();
+        bindings.find(|binding| binding.name.as_str() == name)
+    }
+
+    async fn transport(&mut self, name: &'a Name) -> anyhow::Result<AnyTransport> {
+        if let Some(transport) = self.connected.get(name) {
+            return Ok(transport.clone());
+        }
+        let transport = connect(self.config, name).await?;
+        self.connected.insert(name, transport.clone());
+        Ok(transport)
+    }
+
+    fn report(&mut self, letter: &Letter, fate: &Fate) -> anyhow::Result<()> {
+        let (what, why) = match fate {
+            Fate::Resent => ("resent", None),
+            Fate::WouldBeResent => ("would be resent", None),
+            Fate::Skipped(why) => ("skipped", Some(why.clone())),
+            Fate::Failed(error) => ("failed", Some(chain(error))),
+        };
+        match fate {
+            Fate::Resent | Fate::WouldBeResent => self.resent += 1,
+            Fate::Skipped(_) => self.skipped += 1,
+            Fate::Failed(_) => self.failed += 1,
+        }
+        let topic = letter.topic().unwrap_or("-");
+        if self.is_json {
+            let line = json!({ "position": letter.position, "topic": topic, "result": what, "cause": why });
+            return self.output.line(json_line(&line));
+        }
+        let why = why.map(|why| format!(": {}", plain(&why)));
+        let (position, topic) = (plain(&letter.position), plain(topic));
+        let why = why.unwrap_or_default();
+        self.output
+            .line(format!("{what}: {position} to {topic}{why}"))
+    }
+
+    /// Closes the connections.
+    async fn end(self) -> anyhow::Result<Status> {
+        for transport in self.connected.values() {
+            reach::close(transport).await;
+        }
+        let what = match self.is_dry {
+            true => "would be resent",
+            false => "resent",
+        };
+        let resent = format!("{} {what}", count(self.resent, "dead letter"));
+        if self.failed > 0 {
+            bail!(
+                "{resent}, {} failed: resend these and the later ones once the cause is repaired",
+                self.failed
+            );
+        }
+        if !self.is_json {
+            complain_line(&resent);
+        }
+        Ok(match self.skipped {
+            0 => Status::Success,
+            _ => Status::Failure,
+        })
+    }
+}
+
+/// Where a dead letter is published.
+///
+/// # Errors
+/// Why it cannot be resent.
+fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, String> {
+    if letter.is_reduced() {
+        return Err(
+            "its body was too large for the dead-letter topic: read it at its origin".to_owned(),
+        );
+    }
+    let topic = letter.topic().unwrap_or_default();
+    let topic = Topic::new(topic.to_owned()).map_err(|error| error.to_string())?;
+    let mut to = Address::topic(topic);
+    if binding.stream.is_some() {
+        to.guarantee = Guarantee::Stored { message_id: None };
+    }
+    Ok(to)
+}

@@ -1,0 +1,88 @@
+//! Which dead letters a command is about.
+
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+
+use super::super::command::ConfigFile;
+use super::letter::Letter;
+use crate::clock;
+
+/// The configuration, and the output format.
+#[derive(Debug, Args)]
+pub(super) struct Common {
+    #[command(flatten)]
+    pub(super) config: ConfigFile,
+    /// Print JSON: one object on each line.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Which dead letters.
+#[derive(Debug, Args)]
+pub(super) struct Selection {
+    /// Only those at these positions, as `ls` shows them.
+    #[arg(value_name = "POSITION")]
+    positions: Vec<String>,
+    /// Only those of this binding. Can be repeated.
+    #[arg(long = "binding", value_name = "NAME")]
+    pub(super) bindings: Vec<String>,
+    /// Only those with this reason, such as no_route.
+    #[arg(long, value_name = "CODE")]
+    reason: Option<String>,
+    /// Only those of this stage: receive, detect, resolve, route, publish, execute or answer.
+    #[arg(long)]
+    stage: Option<String>,
+    /// Only messages that were read from this topic or, for answers, with this reply topic.
+    #[arg(long)]
+    topic: Option<String>,
+    /// Only those since this time (2026-01-31T12:00:00Z), or of the last while (90m, 24h).
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    since: Option<SystemTime>,
+    /// Only those before this time.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    until: Option<SystemTime>,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+// === impl Selection ===
+
+impl Selection {
+    /// Whether it selects without any condition.
+    pub(super) fn is_everything(&self) -> bool {
+        self.positions.is_empty()
+            && self.bindings.is_empty()
+            && self.reason.is_none()
+            && self.stage.is_none()
+            && self.topic.is_none()
+            && self.since.is_none()
+            && self.until.is_none()
+    }
+
+    pub(super) fn takes(&self, letter: &Letter) -> bool {
+        let is = |wanted: &Option<String>, value: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| value == Some(wanted))
+        };
+        let binding = letter.binding();
+        (self.positions.is_empty() || self.positions.contains(&letter.position))
+            && (self.bindings.is_empty() || self.bindings.iter().any(|it| binding == Some(it)))
+            && is(&self.reason, letter.reason())
+            && is(&self.stage, letter.stage())
+            && is(&self.topic, letter.topic())
+            && self.since.is_none_or(|since| letter.time() >= since)
+            && self.until.is_none_or(|until| letter.time() < until)
+    }
+}
+
+/// A time, or how long ago it was.
+fn moment(text: &str) -> Result<SystemTime, String> {
+    if let Some(time) = clock::parse(text) {
+        return Ok(time);
+    }
+    let ago: Duration = humantime::parse_duration(text)
+        .map_err(|_| "expected a time (2026-01-31T12:00:00Z) or a duration (90m)".to_owned())?;
+    clock::now()
+        .checked_sub(ago)
+        .ok_or_else(|| "too long ago".to_owned())
+}

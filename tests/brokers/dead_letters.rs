@@ -1,0 +1,183 @@
+//! `a2abus dead-letters` on real servers: they are listed, shown and resent.
+
+use async_nats::jetstream::{self, stream};
+use serde_json::{Value, json};
+use support::battery::within;
+use support::running::Running;
+use support::server::{Kind, named};
+
+use crate::plain::{Plain, next, unique};
+use crate::topics::{a2abus, written};
+
+fn request(agent: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"_agentId": agent}}).to_string()
+}
+
+/// The lines that a command prints, as JSON.
+async fn json_lines(arguments: &[&str], file: &std::path::Path) -> (Vec<Value>, i32) {
+    let arguments = [&["dead-letters"], arguments, &["--json"]].concat();
+    let (text, stderr, status) = a2abus(&arguments, file).await;
+    println!("{arguments:?}: {text}{stderr}");
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    (lines.collect(), status)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_on_kafka_are_listed_shown_and_resent() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, u) = (Plain::new(&kafka), unique("letters"));
+    for (topic, partitions) in [("in", 1), ("dlq", 2), ("out", 1)] {
+        plain.create(&format!("{u}.{topic}"), partitions).await;
+    }
+    let (input, dlq) = (format!("{u}.in"), format!("{u}.dlq"));
+    let config = |agent: &str| {
+        format!(
+            "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{{ name: in, transport: bus, topics: [{input}], group: {u}, dead_letter: {{ topic: {dlq} }} }}]
+routes: [{{ name: out, when: {{ targetagent: '{agent}' }}, to: [{{ transport: bus, topic: {u}.out }}] }}]
+calls: {{ enabled: false }}"
+        )
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = written(&directory, &config("weather"));
+    let (none, status) = json_lines(&["ls"], &file).await;
+    assert_eq!((none.len(), status), (0, 0));
+
+    let bridge = Running::start(&config("weather")).await;
+    plain.publish_key(&input, "k", &request("unknown")).await;
+    plain.publish(&input, None, "no JSON").await;
+    let dead = plain.read(&dlq, 2);
+    for _ in 0..2 {
+        within("a dead letter", next(&dead)).await;
+    }
+    bridge.stop().await;
+
+    let (all, status) = json_lines(&["ls"], &file).await;
+    assert_eq!((all.len(), status), (2, 0));
+    let (found, _) = json_lines(&["ls", "--reason", "no_route", "--since", "1h"], &file).await;
+    let [letter] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!(letter["binding"], "in");
+    assert_eq!(letter["topic"], input);
+    assert_eq!(letter["origin"], format!("k:{input}/0/0"));
+    let position = letter["position"].as_str().unwrap();
+    let (shown, status) = json_lines(&["show", position], &file).await;
+    assert_eq!((shown[0]["key"].as_str(), status), (Some("k"), 0));
+    assert_eq!(shown[0]["body"], request("unknown"));
+    let (shown, stderr, _) = a2abus(&["dead-letters", "show", position], &file).await;
+    assert!(
+        shown.contains("bus-dlq-reason: no_route"),
+        "{shown}{stderr}"
+    );
+    let none = format!("k:{dlq}/0/999");
+    let (_, stderr, status) = a2abus(&["dead-letters", "show", &none], &file).await;
+    assert_eq!(status, 1, "{stderr}");
+
+    // Without a choice, nothing is resent.
+    let (_, stderr, status) = a2abus(&["dead-letters", "resend"], &file).await;
+    assert!(status == 2 && stderr.contains("--all"), "{stderr}");
+    let (dry, status) = json_lines(&["resend", "--reason", "no_route", "--dry-run"], &file).await;
+    assert_eq!((&dry[0]["result"], status), (&json!("would be resent"), 0));
+    let (resent, status) = json_lines(&["resend", position], &file).await;
+    assert_eq!((resent.len(), status), (1, 0));
+    assert_eq!(resent[0]["result"], "resent");
+
+    // Now it has a route.
+    let bridge = Running::start(&config("unknown")).await;
+    let out = plain.read(&format!("{u}.out"), 1);
+    let event = within("the resent message", next(&out)).await;
+    assert_eq!(event.body, request("unknown").as_bytes());
+    assert!(
+        !event
+            .headers
+            .keys()
+            .any(|name| name.starts_with("bus-dlq-"))
+    );
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_in_jetstream_are_resent_to_the_subject_they_came_from() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let u = unique("letters");
+    let client = async_nats::connect(&nats).await.unwrap();
+    let jetstream = jetstream::new(client.clone());
+    let stream = u.replace('.', "-");
+    let of_stream = |name: &str, subject: &str| stream::Config {
+        name: format!("{stream}-{name}"),
+        subjects: vec![format!("{u}.{subject}")],
+        ..stream::Config::default()
+    };
+    for config in [of_stream("in", "in.>"), of_stream("dlq", "dlq.>")] {
+        jetstream.create_stream(config).await.unwrap();
+    }
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: true }} }} }}
+bindings: [{{ name: in, transport: bus, topics: ['{u}.in.>'], stream: {stream}-in, durable: d, dead_letter: {{ topic: {u}.dlq.a }} }}]
+routes: [{{ name: out, when: {{ targetagent: weather }}, to: [{{ transport: bus, topic: {u}.out }}] }}]
+calls: {{ enabled: false }}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let file = written(&directory, &config);
+    let bridge = Running::start(&config).await;
+    let subject = format!("{u}.in.x");
+    let sent = jetstream
+        .publish(subject.clone(), request("unknown").into())
+        .await;
+    sent.unwrap().await.unwrap();
+    // Of another deployment, and no dead letter at all.
+    for (headers, subject) in [
+        (
+            vec![("bus-dlq-reason", "no_route"), ("bus-dlq-binding", "other")],
+            "dlq.a",
+        ),
+        (vec![("x", "y")], "dlq.a"),
+        (
+            vec![("bus-dlq-reason", "no_route"), ("bus-dlq-binding", "in")],
+            "dlq.b",
+        ),
+    ] {
+        let mut all = async_nats::HeaderMap::new();
+        for (name, value) in headers {
+            all.append(name, value);
+        }
+        let sent = jetstream.publish_with_headers(format!("{u}.{subject}"), all, "".into());
+        sent.await.unwrap().await.unwrap();
+    }
+    let state = async || {
+        let mut dlq = jetstream.get_stream(format!("{stream}-dlq")).await.unwrap();
+        dlq.info().await.unwrap().state.messages
+    };
+    within("the dead letter is stored", async {
+        while state().await < 4 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    bridge.stop().await;
+    let (all, _) = json_lines(&["ls"], &file).await;
+    assert_eq!(all.len(), 2, "{all:?}");
+    let (resent, status) = json_lines(&["resend", "--all"], &file).await;
+    assert_eq!((resent.len(), status), (1, 0), "{resent:?}");
+    assert_eq!(resent[0]["topic"], subject);
+    let mut input = jetstream.get_stream(format!("{stream}-in")).await.unwrap();
+    let messages = input.info().await.unwrap().state.messages;
+    assert_eq!(messages, 2);
+    let again = input.get_raw_message(2).await.unwrap();
+    assert_eq!(again.payload, request("unknown").as_bytes());
+    assert!(
+        again
+            .headers
+            .iter()
+            .all(|(name, _)| !name.to_string().starts_with("bus-dlq-"))
+    );
+}
