@@ -56,8 +56,8 @@ const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
-/// How long a bus may be down before the calls fail whose answer is a single message. If it comes back sooner, the
-/// answer probably arrives.
+/// How long a bus may be down before the calls fail whose answer is a single message, and new ones. If it comes back
+/// sooner, the answer probably arrives.
 const INTERRUPTION: Duration = Duration::from_secs(1);
 /// Maximum number of connections to the admin listener.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -647,6 +647,9 @@ async fn watch_health(
     loop {
         let now = health.borrow_and_update().clone();
         since = (!now.is_up()).then(|| since.unwrap_or_else(Instant::now));
+        if since.is_none() {
+            calls.bus_is_back(id);
+        }
         match &now {
             Health::Up => {
                 tracing::info!(%transport, "connected");
@@ -693,7 +696,7 @@ async fn watch_health(
 async fn fail_calls(bus: BusId, since: Option<Instant>, health: &Health, calls: &Calls) {
     if let (Some(since), Health::Connecting(cause) | Health::Down(cause)) = (since, health) {
         tokio::time::sleep_until(since + INTERRUPTION).await;
-        calls.fail_where(bus, cause, |_| true);
+        calls.give_up_bus(bus, cause);
     }
     std::future::pending().await
 }

@@ -43,6 +43,7 @@ mod mock;
 mod permissions;
 mod pull;
 mod subscribe;
+mod taken;
 mod unreadable;
 
 pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, StreamStorage};
@@ -58,6 +59,7 @@ use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
 use link::{Link, connects};
 use subscribe::{refused, subscribe_one};
+use taken::TakenSubjects;
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
@@ -91,6 +93,8 @@ struct Inner {
     written: mpsc::Sender<Unflushed>,
     /// The same for messages with a reply subject.
     requested: mpsc::Sender<Unflushed>,
+    /// The subjects that streams take.
+    taken: TakenSubjects,
     /// Questions whose answers come on `{inbox}.{token}`.
     notices: mpsc::Sender<Notice>,
     inbox: String,
@@ -163,6 +167,7 @@ impl Nats {
                 link,
                 written,
                 requested,
+                taken: TakenSubjects::default(),
                 notices,
                 inbox,
                 tokens: AtomicU64::new(1),
@@ -233,11 +238,17 @@ impl Transport for Nats {
         let inner = &self.inner;
         let message = message.borrow();
         let bytes = || message.content_bytes();
+        let mut is_stored = to.guarantee != Guarantee::Default;
         let out = match &to.guarantee {
             Guarantee::Default => core::outbound(to, message, None)?,
             Guarantee::Stored { message_id } => {
                 let id = message_id.as_ref().map(|id| ("Nats-Msg-Id", id.as_str()));
                 core::outbound(to, message, id)?
+            }
+            Guarantee::StoredIfAny { message_id } => {
+                is_stored = inner.taken.is_taken(&inner.api, &to.topic).await?;
+                let id = ("Nats-Msg-Id", message_id.as_str());
+                core::outbound(to, message, is_stored.then_some(id))?
             }
             Guarantee::StoredNext { after } => {
                 let last = ("Nats-Expected-Last-Subject-Sequence", &*after.to_string());
@@ -245,17 +256,14 @@ impl Transport for Nats {
             }
         };
         let (verdict, waiting) = oneshot::channel();
-        match &to.guarantee {
-            Guarantee::Default => {
-                let queue = match &to.reply_to {
-                    Some(_) => &inner.requested,
-                    None => &inner.written,
-                };
-                inner.send_core(queue, out, bytes, verdict).await?;
-            }
-            Guarantee::Stored { .. } | Guarantee::StoredNext { .. } => {
-                inner.send_stored(to, out, bytes(), verdict).await?
-            }
+        if is_stored {
+            inner.send_stored(to, out, bytes(), verdict).await?;
+        } else {
+            let queue = match &to.reply_to {
+                Some(_) => &inner.requested,
+                None => &inner.written,
+            };
+            inner.send_core(queue, out, bytes, verdict).await?;
         }
         Ok(Confirmation::waiting(waiting))
     }

@@ -194,6 +194,12 @@ pub enum Guarantee {
         /// The `Nats-Msg-Id`.
         message_id: Option<Text>,
     },
+    /// NATS: like `Stored`, if a JetStream stream takes the subject; otherwise like `Default`. On other transports like
+    /// `Default`.
+    StoredIfAny {
+        /// The `Nats-Msg-Id`.
+        message_id: Text,
+    },
     /// NATS: like `Stored`, if nothing has been stored on the subject since; otherwise it fails with
     /// [`TransportErrorKind::Overtaken`]. On other transports like `Default`.
     StoredNext {

@@ -9,7 +9,7 @@ use super::link::Part;
 use crate::bus::deadletter::Undeliverable;
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
-use crate::bus::outbound::{Provenance, RoutingError};
+use crate::bus::outbound::{Provenance, RoutingError, confirmed};
 use crate::calls::callid::ReplyId;
 use crate::calls::failure::{self, Failure, Recipient};
 use crate::calls::reply::spring;
@@ -257,7 +257,12 @@ impl ReplyPublisher {
                 let own =
                     correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
                 let headers = (own.collect(), requester.headers.as_slice());
-                vec![outbound.to_address(intake.bus, &event, headers, place.clone())?]
+                // The reply address of a call is its own, and no stream stores it.
+                let address = match intake.dead_letters.is_backed && !requester.is_call() {
+                    true => confirmed(place),
+                    false => place.clone(),
+                };
+                vec![outbound.to_address(intake.bus, &event, headers, address)?]
             }
             None => {
                 let rules = outbound.rules();

@@ -16,8 +16,9 @@ mod destinations;
 
 use std::sync::Arc;
 
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
-    Confirmation, Disposition, Transport as _, TransportError, TransportErrorKind,
+    Confirmation, Disposition, Guarantee, Transport as _, TransportError, TransportErrorKind,
 };
 use tokio::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ use crate::bus::BusId;
 use crate::bus::line::Turn;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
-use destinations::{Destination, WaitPolicy, needs_repair};
+use destinations::{Destination, Probe, WaitPolicy, needs_repair};
 
 pub(crate) use destinations::{BACKOFF, jittered};
 
@@ -170,7 +171,8 @@ impl Publisher {
             place.come().await;
         }
         let handed_over = || place.into_iter().for_each(Turn::handed_over);
-        self.attempt(copy, handed_over).await
+        let sent = self.attempt(copy, handed_over).await;
+        sent.map_err(|(error, _)| error)
     }
 
     /// Sends a copy until it is confirmed. Waits for its destination as long as that takes.
@@ -227,7 +229,8 @@ impl Publisher {
 
     /// Sends a copy whose caller waits, until it is confirmed. Retries as long as the destination may recover by itself;
     /// the caller drops this future at its deadline. `handed_over` is called whenever the bus has accepted the copy into
-    /// its queue, because it may arrive from then on.
+    /// its queue, because it may arrive from then on. If a request on core NATS is not confirmed after that, this
+    /// never returns: the answer shows whether it has arrived.
     ///
     /// # Errors
     /// Why the bus refuses it, if the destination cannot recover by itself.
@@ -265,18 +268,16 @@ impl Publisher {
             if !is_wanted() {
                 return Ok(false);
             }
-            let Err(error) = self.attempt(copy, &handed_over).await else {
+            let Err((error, is_handed_over)) = self.attempt(copy, &handed_over).await else {
                 interest.unreported = None;
-                match probe {
-                    Some(probe) => probe.confirmed(),
-                    None if wait_policy == WaitPolicy::UntilRefused => {
-                        destinations.works(&destination);
-                    }
-                    None => {}
-                }
+                self.works(probe, &destination, wait_policy);
                 return Ok(true);
             };
             if wait_policy == WaitPolicy::UntilRefused {
+                if is_handed_over && self.must_not_repeat(copy) {
+                    interest.unreported = None;
+                    return unconfirmed((probe, held)).await;
+                }
                 // Refused copies of bindings become dead letters, which are logged. Nothing else reports this one: the
                 // caller may have other copies, or have disconnected.
                 interest.unreported = Some(error.clone());
@@ -302,13 +303,36 @@ impl Publisher {
         }
     }
 
-    async fn attempt(&self, copy: &Outgoing, handed_over: impl Fn()) -> Result<(), TransportError> {
+    /// Sends a copy once. An error comes with whether the bus had accepted the copy into its queue.
+    async fn attempt(
+        &self,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+    ) -> Result<(), (TransportError, bool)> {
         let sent = Instant::now();
-        let confirmation = self.outbound.send(copy).await?;
+        let confirmation = self.outbound.send(copy).await;
+        let confirmation = confirmation.map_err(|error| (error, false))?;
         handed_over();
-        confirmation.await?;
+        confirmation.await.map_err(|error| (error, true))?;
         self.confirmed(copy, sent.elapsed());
         Ok(())
+    }
+
+    /// Whether a copy may have been sent although that is not confirmed, and the agent would execute it twice. Core NATS
+    /// does not recognise a message that is sent again, and the caller still waits for the answer to the first.
+    fn must_not_repeat(&self, copy: &Outgoing) -> bool {
+        let bus = self.outbound.buses().get(copy.bus);
+        let is_nats = bus.is_some_and(|bus| bus.transport.binding() == ProtocolBinding::Nats);
+        copy.call.is_some() && is_nats && copy.address.guarantee == Guarantee::Default
+    }
+
+    /// Records that a destination works, if the copy was a probe, or was sent although the destination may fail.
+    fn works(&self, probe: Option<Probe>, destination: &Destination, wait_policy: WaitPolicy) {
+        match probe {
+            Some(probe) => probe.confirmed(),
+            None if wait_policy == WaitPolicy::UntilRefused => self.destinations.works(destination),
+            None => {}
+        }
     }
 
     fn count_retry(&self, copy: &Outgoing, error: &TransportError) {
@@ -316,6 +340,12 @@ impl Publisher {
             bus.metrics.retried(error.kind());
         }
     }
+}
+
+/// Never ends. Others probe the destination meanwhile.
+async fn unconfirmed<T>(probing: (Option<Probe>, Option<Holder>)) -> T {
+    drop(probing);
+    std::future::pending().await
 }
 
 /// Whether the bus answered with a refusal.

@@ -421,6 +421,16 @@ impl Outbound {
     }
 }
 
+/// The address for one answer to a request that its source stores. If a JetStream stream takes the answer, it has to
+/// confirm it; if the answer is sent again, it is a duplicate there. Agents may repeat the ids of their events.
+pub(crate) fn confirmed(address: &Address) -> Address {
+    let message_id = crate::clock::new_event_id().into();
+    Address {
+        guarantee: Guarantee::StoredIfAny { message_id },
+        ..address.clone()
+    }
+}
+
 /// The event, if an adapter has converted it.
 fn converted(adapted: Cow<'_, Event>) -> Option<Event> {
     match adapted {

@@ -300,11 +300,13 @@ impl Answer {
     }
 
     fn unavailable_bus(&self, copies: &[Outgoing]) -> Option<Text> {
-        let buses = self.calls.outbound.buses();
+        let (calls, buses) = (&self.calls, self.calls.outbound.buses());
         copies
             .iter()
             .find_map(|copy| match &*buses.health(copy.bus)? {
                 Health::Up | Health::Impaired(_) => None,
+                // It may be back at once.
+                Health::Connecting(_) | Health::Down(_) if !calls.is_given_up(copy.bus) => None,
                 Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
             })
     }
@@ -595,6 +597,14 @@ impl Answer {
         if let Some(cancel) = cancel.filter(|_| is_sent) {
             self.calls.canceller.send(cancel);
         }
+    }
+
+    /// Drops the parts that wait for the caller. Returns how many.
+    pub(crate) fn discard(&mut self) -> usize {
+        self.parts.close();
+        let waiting = std::iter::from_fn(|| self.parts.try_recv().ok());
+        let parts = waiting.filter(|message| matches!(**message, CallerMessage::Part(Ok(_), _)));
+        parts.count()
     }
 
     /// Lets its parts wait in this line.

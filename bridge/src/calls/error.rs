@@ -201,7 +201,9 @@ impl CallError {
                 Guarantee::Stored { .. } | Guarantee::StoredNext { .. } => {
                     format!("no JetStream stream stores {name}")
                 }
-                Guarantee::Default => format!("{name} does not exist"),
+                Guarantee::Default | Guarantee::StoredIfAny { .. } => {
+                    format!("{name} does not exist")
+                }
             },
             TransportErrorKind::Unauthenticated => {
                 format!(

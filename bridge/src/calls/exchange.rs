@@ -36,7 +36,7 @@ use tracing::Level;
 use crate::bus::deadletter::{Reason as DeadLetterReason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::bus::line::{Line, Lines, Turn};
-use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
+use crate::bus::outbound::{Outbound, Outgoing, RoutingError, confirmed};
 use crate::calls::answer::Answer;
 use crate::calls::callid::shown_topic;
 use crate::calls::error::CallError;
@@ -314,11 +314,7 @@ impl Exchanges {
                     let turn = answer.take_turn();
                     number += 1;
                     if let Err(why) = Box::pin(self.reply(requester, &event, turn)).await {
-                        // End the stream with an error: with a part missing, it would seem complete.
-                        let failure = Failure::on_bus(&CallError::Undeliverable(why));
-                        let event = requester.form.failure(&failure);
-                        // The undelivered answer was already counted and logged.
-                        drop(Box::pin(self.send(requester, &event, None)).await);
+                        Box::pin(self.break_off(requester, answer, why)).await;
                         return Some(publishing);
                     }
                 }
@@ -339,6 +335,17 @@ impl Exchanges {
             }
         }
         self.publishing(position, share)
+    }
+
+    /// Ends an answer of which a part is undeliverable with an error: without that part, it would seem complete.
+    async fn break_off(&self, requester: &Requester, answer: &mut Answer, why: Text) {
+        for _ in 0..answer.discard() {
+            self.undelivered(requester, &why);
+        }
+        let failure = Failure::on_bus(&CallError::Undeliverable(why));
+        let event = requester.form.failure(&failure);
+        // The undelivered part was already counted and logged.
+        drop(self.send(requester, &event, None).await);
     }
 
     /// Ends a request that its requester has cancelled. Only ACP requires an answer to it.
@@ -421,7 +428,11 @@ impl Exchanges {
                 detail: format!("the answer to a request on {}: {why}", requester.topic),
                 unit: requester.unit,
             };
-            let dead_letter = requester.dead_letters.dead_letter(&of, None, &reason);
+            let mut dead_letter = requester.dead_letters.dead_letter(&of, None, &reason);
+            if let Some(partition) = copy.address.partition {
+                let headers = &mut dead_letter.message.headers;
+                headers.push("bus-dlq-partition", partition.to_string());
+            }
             let replacement =
                 |copy, error: &TransportError| requester.dead_letters.replacement(copy, error);
             // `until_settled` counts and logs a dead letter that cannot be stored.
@@ -493,7 +504,10 @@ impl Exchanges {
         let correlation = requester.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.collect(), requester.headers.as_slice());
-        let address = requester.address.clone();
+        let address = match requester.is_redeliverable && !requester.is_call {
+            true => confirmed(&requester.address),
+            false => requester.address.clone(),
+        };
         let mut copy = self
             .outbound
             .to_address(requester.bus, event, headers, address)?;

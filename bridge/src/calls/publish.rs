@@ -1,9 +1,10 @@
 //! Publishes the requests, notifications and cancels of callers, by the delivery policy ([`crate::bus::delivery`]) and
 //! until a deadline.
 
+use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -175,6 +176,27 @@ impl Calls {
         if let Some(call) = call_of(copy) {
             self.pending.fail(call, self.no_reply_reader(copy));
         }
+    }
+
+    /// Fails all calls on a bus that stays down, except those that are kept, and new ones until it is back.
+    pub fn give_up_bus(&self, bus: BusId, cause: &Text) {
+        self.given_up_buses().insert(bus);
+        self.fail_where(bus, cause, |_| true);
+    }
+
+    /// A bus is back: calls on it are made again.
+    pub fn bus_is_back(&self, bus: BusId) {
+        self.given_up_buses().remove(&bus);
+    }
+
+    /// Whether calls on this bus fail until it is back.
+    pub(super) fn is_given_up(&self, bus: BusId) -> bool {
+        self.given_up_buses().contains(&bus)
+    }
+
+    fn given_up_buses(&self) -> MutexGuard<'_, HashSet<BusId>> {
+        let buses = self.given_up_buses.lock();
+        buses.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails the calls on a bus that has gone down and match, except those that are kept.

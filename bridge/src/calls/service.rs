@@ -1,7 +1,8 @@
 //! The service that makes calls: its parts, its limits and its interface.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
@@ -18,6 +19,7 @@ use tracing::Level;
 use super::answer_outcome::EndedCalls;
 use super::error::CallError;
 use crate::budget::Budget;
+use crate::bus::BusId;
 use crate::bus::delivery::Publisher;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::calls::callid::{CallId, ReplyId};
@@ -73,6 +75,8 @@ pub struct Calls {
     pub(super) canceller: Canceller,
     pub(super) metrics: Arc<Metrics>,
     pub(super) draining: AtomicBool,
+    /// The buses that stay down.
+    pub(super) given_up_buses: Mutex<HashSet<BusId>>,
     /// Cancelled when the grace period of the drain is over.
     pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
@@ -143,6 +147,7 @@ impl Calls {
             canceller,
             metrics,
             draining,
+            given_up_buses: Mutex::default(),
             given_up: CancellationToken::new(),
             ended: EndedCalls::new(log),
             cancels_lost: log.limit(Level::WARN, "more cancels were not published"),

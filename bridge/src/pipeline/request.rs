@@ -96,6 +96,7 @@ impl Pipeline {
         let call_id = || Text::from_utf8(header?);
         Requester {
             bus: self.intake.bus,
+            is_call: self.claims.reply_addresses.is_of_call(&address.topic),
             address,
             form: ReplyForm {
                 recipient,

@@ -9,7 +9,7 @@ use super::answer::{AnswerSize, ProgressMessage, WorkflowAnswer};
 use super::ask::Action;
 use super::client::{Progress, WorkflowClient};
 use crate::bus::deadletter::{Reason, Undeliverable, Undelivered};
-use crate::bus::outbound::{Outgoing, Provenance, RoutingError};
+use crate::bus::outbound::{Outgoing, Provenance, RoutingError, confirmed};
 use crate::calls::reply::spring;
 use crate::pipeline::held::Held;
 
@@ -138,9 +138,13 @@ impl WorkflowBinding {
         let correlation = client.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.collect(), client.headers.as_slice());
-        let mut copy =
-            self.outbound
-                .to_address(self.intake.bus, event, headers, address.clone())?;
+        let address = match self.intake.dead_letters.is_backed {
+            true => confirmed(address),
+            false => address.clone(),
+        };
+        let mut copy = self
+            .outbound
+            .to_address(self.intake.bus, event, headers, address)?;
         // Otherwise the `collaborationid`.
         copy.message.key = client.key.clone().or(copy.message.key);
         Ok(vec![copy])
