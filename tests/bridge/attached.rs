@@ -370,6 +370,33 @@ async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
     attached.end().await;
 }
 
+/// Many more than the queue of the call has room for.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_message_before_an_answer_is_lost_however_fast_the_server_sends_them() {
+    const STEPS: usize = 1_500;
+    let attached = Attached::open("").await;
+    let mut request = call("progress");
+    request["params"]["arguments"] = json!({ "total": STEPS });
+    request["params"]["_meta"] = json!({ "progressToken": "mine" });
+    let request = attached
+        .front
+        .to("/mcp/agents/fixture", request.to_string());
+    let request = request
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream");
+    let stream = request.send().await.unwrap().text().await.unwrap();
+    let parts = read_events(&stream).into_iter();
+    let parts: Vec<Value> = parts.map(|event| event.json()).collect();
+    let steps = parts.iter().map(|part| &part["params"]["progress"]);
+    let steps: Vec<_> = steps.filter_map(Value::as_u64).collect();
+    assert_eq!(steps, (1..=STEPS as u64).collect::<Vec<_>>());
+    assert!(parts.last().unwrap()["result"].is_object());
+    let metrics = attached.front.admin("/metrics").await;
+    let dropped = r#"a2abus_attached_dropped_total{agent="fixture"} 0"#;
+    assert!(metrics.contains(dropped), "{metrics}");
+    attached.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
     let attached = Attached::open("").await;

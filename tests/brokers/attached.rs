@@ -367,6 +367,40 @@ async fn an_attached_agent_announces_itself_over_kafka() {
     an_attached_agent_announces_itself(&u, &transport, ["--kafka", &kafka], topics).await;
 }
 
+/// The server tells one of its clients only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_list_is_read_by_every_bridge_that_attaches_the_server() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("attached"), TempDir::new().unwrap());
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+state: {{ log: bus, create: true, prefix: {name}.state }}
+calls: {{ reply_topic: {name}.replies }}{}",
+        agent(directory.path(), &to, "")
+    );
+    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }).to_string();
+    let answer = bridges[0].post("/mcp/agents/fixture", call("grow")).await;
+    assert!(answer.body.contains("done"), "{}", answer.body);
+    for bridge in &bridges {
+        within("the new tool is listed", async {
+            let tools = || bridge.post("/mcp", list.clone());
+            while !tools().await.body.contains("fixture.grown") {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+        .await;
+    }
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
 /// On NATS any of the bridges gets a message about a request, not only the one that has the request.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {

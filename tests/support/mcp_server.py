@@ -48,6 +48,11 @@ def change(uri):
         time.sleep(0.1)
 
 
+def has_grown():
+    effects = os.environ.get("EFFECTS", "")
+    return os.path.exists(effects) and "grown" in open(effects).read()
+
+
 def tool(name, **annotations):
     return {"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}
 
@@ -56,7 +61,7 @@ TOOLS = [
     tool("echo", readOnlyHint=True),
     tool("again", idempotentHint=True),
     *map(tool, ["env", "effect", "hang", "crash", "progress", "garbage", "shout", "exact"]),
-    *map(tool, ["ask", "linger", "poke", "close", "processes", "variable", "meta", "rich", "refuse"]),
+    *map(tool, ["grow", "ask", "linger", "poke", "close", "processes", "variable", "meta", "rich", "refuse"]),
     {
         "name": "upper",
         "inputSchema": {
@@ -134,10 +139,14 @@ def call(number, params):
         effect("crash")
         os._exit(3)
     if name == "progress":
-        token = params["_meta"]["progressToken"]
-        for step in (1, 2):
-            progress = {"progressToken": token, "progress": step, "total": 2}
+        token, total = params["_meta"]["progressToken"], arguments.get("total", 2)
+        for step in range(1, total + 1):
+            progress = {"progressToken": token, "progress": step, "total": total}
             say({"method": "notifications/progress", "params": progress})
+        return text("done")
+    if name == "grow":
+        effect("grown")
+        say({"method": "notifications/tools/list_changed"})
         return text("done")
     if name == "garbage":
         with lock:
@@ -159,7 +168,7 @@ def answer(number, method, params):
             "serverInfo": {"name": "fixture", "version": "7"},
         }
     if method == "tools/list":
-        return {"tools": TOOLS}
+        return {"tools": TOOLS + [tool("grown")] * has_grown()}
     if method == "tools/call":
         return call(number, params)
     if method == "resources/subscribe":

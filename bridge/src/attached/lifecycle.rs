@@ -150,7 +150,9 @@ impl Lifecycle {
     /// The parameters of `initialize`. `can_ask` tells whether the server may ask the clients of its calls.
     pub(super) fn introduction(can_ask: bool) -> String {
         let abilities = match can_ask {
-            true => json!({ "sampling": {}, "elicitation": {}, "roots": {} }),
+            true => json!({
+                "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {},
+            }),
             false => json!({}),
         };
         let params = json!({

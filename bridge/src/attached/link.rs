@@ -13,13 +13,14 @@ use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
 use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use prometheus::{IntCounter, IntGauge};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::members::{WithMeta, WithParams};
@@ -134,6 +135,8 @@ struct Call {
 #[derive(Debug, Clone)]
 pub(super) struct Parts {
     pub(super) sender: mpsc::Sender<Part>,
+    /// Set while there was no room for too long: nobody waits for it meanwhile.
+    pub(super) is_stalled: Arc<AtomicBool>,
     /// Whether the requester accepts unsolicited messages: log messages and questions.
     pub(super) takes_all: bool,
     /// Set when the request is written. From then on the server may have executed it.
@@ -182,6 +185,8 @@ pub(super) fn is_question_id(id: &Id) -> bool {
 
 /// How long the server may still work on a call after its cancel. MCP allows it not to answer the call.
 const STOPPED: Duration = Duration::from_secs(60);
+/// How long the messages of a program wait for room in the queue of one call.
+const STALL: Duration = Duration::from_secs(5);
 
 /// The members that are read from a message.
 #[derive(Debug, Deserialize)]
@@ -228,6 +233,19 @@ fn without_envelope(request: Bytes) -> Bytes {
     match read() {
         Some((meta, members)) => splice(&request, meta, &members),
         None => request,
+    }
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// Whether there is no room for another message.
+    fn is_full(&self) -> bool {
+        let is_full = self.sender.capacity() == 0;
+        if !is_full {
+            self.is_stalled.store(false, Ordering::Relaxed);
+        }
+        is_full
     }
 }
 
@@ -298,6 +316,7 @@ impl Link {
     ) -> Result<Result<Bytes, Failure>, Disconnected> {
         let (sender, _) = mpsc::channel(1);
         let parts = Parts {
+            is_stalled: Arc::default(),
             sender,
             takes_all: false,
             reached: Arc::default(),
@@ -496,7 +515,10 @@ impl Link {
                 | "notifications/prompts/list_changed"
                 | "notifications/resources/list_changed",
                 None,
-            ) => self.lists_changed.notify_one(),
+            ) => {
+                self.reread_lists();
+                self.watched.report_list_change();
+            }
             (method @ "notifications/resources/updated", None) => {
                 if !self.watched.report_change(line) {
                     self.dropped(
@@ -602,6 +624,35 @@ impl Link {
     /// Waits until the server reports that one of its lists has changed.
     pub(super) async fn lists_changed(&self) {
         self.lists_changed.notified().await;
+    }
+
+    /// Makes the bridge read the lists of the server again.
+    pub(super) fn reread_lists(&self) {
+        self.lists_changed.notify_one();
+    }
+
+    /// Waits until there is room for one more message before the answer to this call, or to each call that is full, but
+    /// then not for long: a slow caller must not stop the others. Without room, a message would be lost.
+    pub(super) async fn until_room(&self, of: Option<u64>) {
+        let full: Vec<Parts> = {
+            let open = self.open();
+            let calls = open.calls.iter();
+            let wanted = calls.filter(|(number, _)| of.is_none_or(|of| of == **number));
+            let parts = wanted.map(|(_, call)| &call.parts);
+            parts.filter(|parts| parts.is_full()).cloned().collect()
+        };
+        for parts in full {
+            // An error means that the call is over.
+            let room = parts.sender.reserve().map(drop);
+            match of {
+                Some(_) => room.await,
+                None if parts.is_stalled.load(Ordering::Relaxed) => {}
+                None => {
+                    let is_stalled = timeout(STALL, room).await.is_err();
+                    parts.is_stalled.store(is_stalled, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// Sets the server's tools.

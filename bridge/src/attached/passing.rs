@@ -1,5 +1,6 @@
 //! Messages for requests in progress: answers to open questions, cancels and notifications. On NATS, any of the bridges
-//! that attach a server and share the state may get a message about a request of another one, and passes it on.
+//! that attach a server and share the state may get a message about a request of another one, and passes it on. A bridge
+//! whose server reports a changed list tells the others, too.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -20,6 +21,8 @@ use crate::state::Lagged;
 /// The limits of messages that are passed on to other bridges: their number, and the bytes of each.
 const PASSED_PER_MINUTE: [Limit; 1] = [Limit::new(6_000, Window::Minute)];
 const LARGEST_PASSED: usize = 256 << 10;
+/// Makes the other bridges read the lists of their session with the server again.
+const LIST_CHANGED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
 // === impl AttachedBinding ===
 
@@ -83,7 +86,14 @@ impl AttachedBinding {
         let limits = self.reply_publisher.publisher.outbound().rules().limits;
         let mut following = self.results.follow_new().await;
         while self.results.is_shared() {
-            let body = match following.next().await {
+            let next = tokio::select! {
+                next = following.next() => next,
+                () = self.list_change() => {
+                    Box::pin(self.pass_to_others(LIST_CHANGED)).await;
+                    continue;
+                }
+            };
+            let body = match next {
                 Ok(Some(record)) => message_for_agent(&record, agent),
                 Ok(None) => break,
                 Err(Lagged) => {
@@ -104,8 +114,20 @@ impl AttachedBinding {
     async fn take_unit(&self, unit: &Unit) {
         if let Some(id) = Ask::cancelled_by(unit) {
             self.cancel(&id);
+        } else if unit.bytes == LIST_CHANGED {
+            if let Some(up) = self.now_up() {
+                up.link.reread_lists();
+            }
         } else if let Some(message) = &unit.json_rpc {
             self.is_answer(&unit.bytes, message.id.as_ref()).await;
+        }
+    }
+
+    /// Waits until the server reports that one of its lists has changed. It may report that in one of its sessions only.
+    async fn list_change(&self) {
+        match &*self.upstream {
+            Upstream::Mcp(server) => server.lifecycle.watched.list_change().await,
+            Upstream::Plain(_) => pending().await,
         }
     }
 

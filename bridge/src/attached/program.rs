@@ -237,6 +237,7 @@ async fn read(stdout: impl AsyncRead + Unpin, link: &Link) {
                 "an attached program wrote a line of more than {MAX_MESSAGE} bytes"
             ));
         } else if !line.bytes.trim_ascii().is_empty() {
+            link.until_room(None).await;
             let _answered = link.receive(&line.bytes, None);
         }
     }

@@ -253,6 +253,7 @@ impl AttachedBinding {
         let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {
             sender,
+            is_stalled: Arc::default(),
             // Clients of A2A answer no questions of a tool.
             takes_all: request.requester.is_call() && request.message_context.is_none(),
             reached: Arc::default(),

@@ -301,6 +301,7 @@ impl<'s> Running<'s> {
         let of = Some(call.number);
         let mut text = None;
         loop {
+            self.link.until_room(of).await;
             match messages.next().await {
                 Ok(Some(message)) if !status.is_success() && !is_json(&message) => {
                     self.link.strange(&format!("an attached server answered a request with HTTP {status}, and its body is not JSON"));
@@ -400,6 +401,7 @@ impl<'s> Running<'s> {
                         }
                         while let Ok(Some(message)) = messages.next().await {
                             failed = 0;
+                            self.link.until_room(None).await;
                             let _answered = self.link.receive(&message, None);
                         }
                     }

@@ -21,6 +21,7 @@ pub(super) struct Watched {
     resources: Mutex<Resources>,
     to_settle: Notify,
     updated: Notify,
+    list_changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +53,16 @@ const LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 // === impl Watched ===
 
 impl Watched {
+    /// The server has reported that one of its lists has changed.
+    pub(super) fn report_list_change(&self) {
+        self.list_changed.notify_one();
+    }
+
+    /// Waits until the server reports that one of its lists has changed.
+    pub(super) async fn list_change(&self) {
+        self.list_changed.notified().await;
+    }
+
     /// Tracks a request of a client that is passed on to the server. Returns `false` if it asks for one resource too many:
     /// its changes will not be reported.
     pub(super) fn track(&self, method: &str, request: &[u8]) -> bool {

@@ -9,6 +9,7 @@ use a2abus_plugin::{Hint, Text, Unit, decode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::service::Calls;
@@ -21,6 +22,8 @@ use crate::calls::reply_token::Rejection;
 pub(crate) struct Abilities {
     pub(crate) sampling: bool,
     pub(crate) elicitation: bool,
+    /// Elicitation of the mode `url`.
+    pub(crate) url_elicitation: bool,
     pub(crate) roots: bool,
 }
 
@@ -49,6 +52,8 @@ pub(crate) struct PassedAnswer {
 
 /// The error code of a client that does not support the question. Source: JSON-RPC 2.0 section 5.1.
 const METHOD_NOT_FOUND: i32 = -32_601;
+/// That of a client that does not support the mode of an elicitation. Source: MCP 2025-11-25, elicitation.
+const INVALID_PARAMS: i32 = -32_602;
 
 // === impl Abilities ===
 
@@ -58,6 +63,7 @@ impl Abilities {
         let all = Self {
             sampling: true,
             elicitation: true,
+            url_elicitation: true,
             roots: true,
         };
         method == "ping" || all.has(method)
@@ -83,7 +89,7 @@ impl Abilities {
         let (message, method) = (unit.json_rpc.as_ref()?, unit.method()?);
         let id = message.id.as_ref().filter(|_| message.is_call())?;
         let own = id.token();
-        if self.has(method) {
+        if self.has(method) && (self.url_elicitation || !is_by_url(&unit)) {
             let name = URL_SAFE_NO_PAD.encode(own.as_bytes());
             let id_for_client = format!("\"{}\"", question_id(call, &name));
             let named = splice(&unit.bytes, id.span(), &id_for_client);
@@ -95,6 +101,11 @@ impl Abilities {
         }
         let answer = if method == "ping" {
             jsonrpc::result(own, "{}")
+        } else if self.has(method) {
+            let error = format!(
+                r#"{{"code":{INVALID_PARAMS},"message":"the client of this call does not support elicitation of the mode url"}}"#
+            );
+            jsonrpc::error(own, &error)
         } else {
             let message = json!(format!(
                 "the client of this call cannot be asked ({method}): it must declare support for this method, and use Streamable HTTP: either revision 2026-07-28, or a session whose requests accept a stream"
@@ -104,6 +115,20 @@ impl Abilities {
         };
         Some(Question::Agent(answer))
     }
+}
+
+/// Whether an elicitation asks the client to open a URL.
+fn is_by_url(unit: &Unit) -> bool {
+    #[derive(Deserialize)]
+    struct Elicitation {
+        params: Params,
+    }
+    #[derive(Deserialize)]
+    struct Params {
+        mode: String,
+    }
+    let elicitation: Result<Elicitation, _> = serde_json::from_slice(&unit.bytes);
+    elicitation.is_ok_and(|elicitation| elicitation.params.mode == "url")
 }
 
 /// The id of a client's answer, as the agent's own id.
@@ -235,6 +260,19 @@ mod tests {
             (&refused["id"], &refused["error"]["code"]),
             (&json!(7), &json!(-32_601))
         );
+        let by_url = br#"{"jsonrpc":"2.0","method":"elicitation/create","id":9,"params":{"mode":"url","url":"https://x"}}"#;
+        let by_url = Bytes::from_static(by_url);
+        let Some(Question::Agent(refused)) = able.question_in(call, &by_url, &limits) else {
+            panic!("the client is asked to open a URL")
+        };
+        let refused: Value = serde_json::from_slice(&refused).unwrap();
+        assert_eq!(refused["error"]["code"], -32_602);
+        let opens = Abilities {
+            url_elicitation: true,
+            ..able
+        };
+        let asked = opens.question_in(call, &by_url, &limits);
+        assert!(matches!(asked, Some(Question::Client { .. })), "{asked:?}");
         let pong = Bytes::from_static(br#"{"jsonrpc":"2.0","id":8,"result":{}}"#);
         assert_eq!(ask("ping", "8"), Some(Question::Agent(pong)));
         let progress =

@@ -112,7 +112,7 @@ impl AgentQuery {
         let params = match self {
             Self::Profile => json!({
                 "protocolVersion": REVISION,
-                "capabilities": { "sampling": {}, "elicitation": {}, "roots": {} },
+                "capabilities": { "sampling": {}, "elicitation": { "form": {}, "url": {} }, "roots": {} },
                 "clientInfo": { "name": "a2abus", "version": env!("CARGO_PKG_VERSION") },
             }),
             _ => cursor.map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor })),

@@ -33,6 +33,8 @@ use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions}
 use crate::calls::reply::ReplyChannel;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{AnswerOutcome, Calls, Part, render};
+use crate::clock;
+use crate::http::sse::UNTIL_STREAM;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
@@ -122,6 +124,8 @@ struct RecordingResult {
 
 /// How long the replica of a call has to receive an answer itself.
 const GRACE: Duration = Duration::from_secs(3);
+/// How much the clocks of replicas may differ.
+const CLOCK_SKEW: Duration = Duration::from_secs(2);
 /// How long to wait for the record of a call after its answer.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the buffered answers are checked.
@@ -314,7 +318,7 @@ impl Follower {
         let key = opened.key.clone();
         let key = key.filter(|key| !self.results.is_settled(key));
         let has_key = key.is_some();
-        let in_task = self.in_task(call, &opened);
+        let in_task = self.in_task(call, &opened, buffer.last);
         if opened.key.is_some() && !has_key && in_task.is_none() {
             // This replica may not have read its task yet.
             let is_over = opened.task.is_none() || now >= buffer.last + UNKNOWN;
@@ -397,9 +401,10 @@ impl Follower {
 
     /// How many parts of the answer are available to its caller, in the task or in the log; `None` if the caller cannot
     /// request any.
-    fn in_task(&self, call: CallId, opened: &OpenedCall) -> Option<usize> {
+    fn in_task(&self, call: CallId, opened: &OpenedCall, last: Instant) -> Option<usize> {
         if opened.session.is_some() {
-            return Some(self.results.parts_of(call));
+            let parts = self.results.parts_of(call);
+            return (parts > 0 || knows_event_id(opened, last)).then_some(parts);
         }
         let (tasks, task) = (self.tasks.as_ref()?, opened.task.as_ref()?);
         tasks.parts_from(task, &call.to_string())
@@ -560,6 +565,14 @@ impl AnswerBuffer {
     }
 }
 
+/// Whether the client of an MCP call of which no part is recorded may know an event id, with which it can come back: its
+/// stream began because the agent had been silent for a while, before its answer arrived at this moment.
+fn knows_event_id(opened: &OpenedCall, answered: Instant) -> bool {
+    let begun = clock::milliseconds(clock::now()).saturating_sub(opened.began);
+    let silence = Duration::from_millis(begun).saturating_sub(answered.elapsed());
+    silence + CLOCK_SKEW >= UNTIL_STREAM
+}
+
 /// The approximate size of a buffered message.
 fn bytes_of(unit: &AnswerUnit) -> usize {
     unit.raw.len() + MESSAGE_BYTES
@@ -577,5 +590,24 @@ fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
         id: ReplyId { call, token: None },
         fingerprint: Fingerprint::none(),
         progress: std::sync::Mutex::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_can_come_back_once_it_may_have_an_event_id() {
+        let ago = |seconds: u64| clock::milliseconds(clock::now()) - seconds * 1_000;
+        let mut opened = OpenedCall::sample();
+        let now = Instant::now();
+        opened.began = ago(1);
+        assert!(!knows_event_id(&opened, now));
+        // The stream begins after 15 s, by the clock of the other replica.
+        opened.began = ago(14);
+        assert!(knows_event_id(&opened, now));
+        let earlier = now.checked_sub(Duration::from_secs(10)).unwrap();
+        assert!(!knows_event_id(&opened, earlier));
     }
 }

@@ -311,14 +311,16 @@ fn not_served(requested: &str, served: Vec<&'static str>) -> Failure {
 fn abilities_in(capabilities: Option<&RawValue>) -> Abilities {
     let declared = capabilities.filter(|raw| is_object(raw));
     let declared = declared.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
-    let has = |name: &str| {
-        let declared = declared.as_ref().and_then(|declared| declared.get(name));
+    let has = |path: &str| {
+        let declared = declared.as_ref();
+        let declared = declared.and_then(|declared| declared.pointer(path));
         declared.is_some_and(Value::is_object)
     };
     Abilities {
-        sampling: has("sampling"),
-        elicitation: has("elicitation"),
-        roots: has("roots"),
+        sampling: has("/sampling"),
+        elicitation: has("/elicitation"),
+        url_elicitation: has("/elicitation/url"),
+        roots: has("/roots"),
     }
 }
 

@@ -53,6 +53,7 @@ impl Session {
         let abilities = Abilities {
             sampling: letters.contains('s'),
             elicitation: letters.contains('e'),
+            url_elicitation: letters.contains('u'),
             roots: letters.contains('r'),
         };
         let session = Self::new(revision, abilities, random.parse().ok()?);
@@ -104,10 +105,11 @@ impl Session {
     }
 }
 
-fn letters(abilities: Abilities) -> [(char, bool); 3] {
+fn letters(abilities: Abilities) -> [(char, bool); 4] {
     [
         ('s', abilities.sampling),
         ('e', abilities.elicitation),
+        ('u', abilities.url_elicitation),
         ('r', abilities.roots),
     ]
 }
