@@ -30,6 +30,7 @@ use a2abus_executor::{
 };
 use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
+use bytesize::ByteSize;
 use tokio::sync::oneshot;
 
 pub use self::directory::{Directory, DirectoryError, Member, UnreadableSecret};
@@ -372,9 +373,10 @@ impl Workflows {
 /// The options of the executor, from the configuration.
 pub(crate) fn options(config: &WorkflowsConfig) -> Result<Options, WorkflowsError> {
     let mut options = Options::default();
-    options.limits.max_record_bytes = config.max_record_bytes;
+    let bytes = |size: ByteSize| usize::try_from(size.as_u64()).unwrap_or(usize::MAX);
+    options.limits.max_record_bytes = bytes(config.max_record_bytes.0);
     options.limits.max_operation_runs = config.max_operation_runs;
-    options.limits.max_model_bytes = config.max_model_bytes;
+    options.limits.max_model_bytes = bytes(config.max_model_bytes.0);
     options.limits.max_retries = config.max_retries;
     options.caching.responses = config.cache_time.0;
     options.files = config

@@ -20,9 +20,9 @@ use crate::config::{Config, Problem, Severity};
 #[command(after_help = "Examples:
   a2abus check -c a2abus.yaml
   a2abus check -c a2abus.yaml --json | jq .errors
-  A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check     with a value from the environment
-  a2abus check --without-secrets                  on a machine without the secrets and TLS files
-  a2abus check --connect                          tests the brokers, prints the ACLs
+  A2ABUS_HTTP__LISTEN=0.0.0.0:80 a2abus check   # with a value from the environment
+  a2abus check --without-secrets                # on a machine without the secrets and TLS files
+  a2abus check --connect                        # tests the brokers, prints the ACLs
 
 Secrets are read to check that they exist; none is shown. Certificates and keys are read to check that they fit each \
 other and are valid; one that expires soon is a warning. --connect publishes nothing and joins no group, so permission \
@@ -36,7 +36,7 @@ pub(crate) struct CheckArgs {
     /// Check only the file, not its secrets, certificates and keys.
     #[arg(long)]
     without_secrets: bool,
-    /// Test connections, log-ins, topics, streams and permissions, and print the permissions that the bridge needs.
+    /// Test connections, logins, topics, streams and permissions, and print the permissions that the bridge needs.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     #[arg(long, conflicts_with = "without_secrets")]
     connect: bool,

@@ -32,14 +32,13 @@ use crate::readiness::Readiness;
 /// Arguments of `a2abus demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  a2abus demo                 every kind of call and a workflow, step by step
-  a2abus demo --json          the same as JSON lines; the last one is the result
-  a2abus demo --serve         stay up, for curl
+  a2abus demo                 # every kind of call and a workflow, step by step
+  a2abus demo --json          # the same as JSON lines; the last one is the result
+  a2abus demo --serve         # stays up, for curl
+  # The agent that the A2A compatibility kits test:
   a2abus demo --agents tck --serve --listen 127.0.0.1:8080
-                              the agent that the A2A compatibility kits test
-  a2abus demo --agents everything --serve --listen 127.0.0.1:8080
-                              the MCP server that the conformance kit of MCP tests, at
-                              http://127.0.0.1:8080/mcp/agents/everything")]
+  # The MCP server that the conformance kit of MCP tests, at http://127.0.0.1:8080/mcp/agents/everything:
+  a2abus demo --agents everything --serve --listen 127.0.0.1:8080")]
 pub(crate) struct DemoArgs {
     /// Print JSON lines; the last one is `{"ok":true,"calls":N,"elapsed_ms":M}`.
     #[arg(long)]

@@ -27,13 +27,13 @@ use crate::names::DOOR;
 /// Arguments of `a2abus explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  a2abus explain request.json                  its detection, the origin of every attribute
-  a2abus explain -c a2abus.yaml request.json   also which route matches, and why not the others
+  a2abus explain request.json                 # its detection, the origin of every attribute
+  a2abus explain -c a2abus.yaml request.json  # also which route matches, and why not the others
   kcat -C -t in -o -1 -c 1 | a2abus explain -c a2abus.yaml --binding in
-  a2abus explain --text request.json | less    text although the output is not a terminal
+  a2abus explain --text request.json | less   # text although the output is not a terminal
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
-JSON lines are those of `a2abus map` with \"because\", \"origins\" and \"route\"; for refused units with \"fix\".
+Each JSON line is that of `a2abus map` plus \"because\", \"origins\" and \"route\" or, for a refused unit, \"fix\".
 
 Exit status 1 if any unit is refused or matches no route.")]
 pub(crate) struct ExplainArgs {

@@ -13,7 +13,7 @@ use crate::restart::chain;
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long to wait after the client has reported a failure: another server of the bus may answer.
 const OTHER_SERVER: Duration = Duration::from_secs(2);
-/// The fix for a refused log-in.
+/// The fix for a refused login.
 pub(super) const LOG_IN: &str = "correct the user, password or certificate of this transport";
 /// The deadline for closing.
 const CLOSE: Duration = Duration::from_secs(2);

@@ -50,7 +50,7 @@ pub struct BindingConfig {
     /// The family of the payloads on these topics. If you set it, the binding also accepts messages of that family that
     /// lack their usual markers (for example an A2E message without `version`).
     pub protocol: Option<Family>,
-    /// Refuse payloads of any other family than `protocol`.
+    /// Refuse payloads of a family other than `protocol`.
     #[serde(default)]
     pub strict: bool,
     /// What happens to a payload of no known family: `reject` makes it a dead letter, `wrap` makes it an event of type

@@ -27,13 +27,13 @@ pub struct CallsConfig {
     pub reply_topic: AsText<Topic>,
     /// How many partitions `reply_topic` gets when the bridge creates it (Kafka); at least the number of replicas.
     ///
-    /// Wrong: replicas that share a partition read each other's answers too.
+    /// Wrong: replicas that share a partition also read the answers meant for each other.
     #[schemars(range(min = 1, max = 10_000))]
     pub reply_partitions: u32,
     /// The number of this replica among those with the same `reply_topic`, from 0, for instance the ordinal of its pod.
     /// On Kafka this replica reads its answers from the partition with this number modulo the number of partitions.
     ///
-    /// Wrong: two replicas with the same number read each other's answers and count them as late. Replicas with random
+    /// Wrong: two replicas with the same number read the answers meant for each other and count them as late. Replicas with random
     /// numbers may share a partition.
     #[schemars(range(min = 0, max = 65_535), extend("default_words" = "random at each start"))]
     pub replica: Option<u16>,
@@ -256,7 +256,7 @@ impl Default for CallsConfig {
             max_pending_per_agent: None,
             max_pending_per_caller: None,
             budget_bytes: AsText(ByteSize::mib(64)),
-            max_parts_buffered: 256,
+            max_parts_buffered: 2048,
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct StateConfig {
     /// answer was removed is still refused, until the keys of removed answers would take more than a quarter of the
     /// memory.
     ///
-    /// Wrong: after that, a repeated request with such a key is executed again.
+    /// Wrong: once the keys themselves are removed, a repeated request with such a key is executed again.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub memory: AsText<ByteSize>,
 }

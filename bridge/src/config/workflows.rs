@@ -6,6 +6,7 @@ use std::time::Duration;
 use a2abus_models::a2e_workflow::target::ApiBase;
 use a2abus_plugin::Text;
 use a2abus_transports::{Secret, SecretError};
+use bytesize::ByteSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -42,12 +43,12 @@ pub struct WorkflowsConfig {
     /// is sent again runs again. Two processes cannot share a directory.
     #[schemars(length(min = 1))]
     pub data_directory: Option<PathBuf>,
-    /// Approximate limit for the stored records of each agent, in bytes. Above three quarters of it, the oldest
+    /// Approximate limit for the stored records of each agent. Above three quarters of it, the oldest
     /// executions lose their results; above the limit, their records.
     ///
     /// Wrong: too small: results are deleted before they are fetched. Far too small: a repeated request runs again.
-    #[schemars(range(min = 1_048_576))]
-    pub max_record_bytes: usize,
+    #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
+    pub max_record_bytes: AsText<ByteSize>,
     /// Maximum number of operations executed in one execution. A loop counts as one, and so does each operation in each
     /// of its iterations.
     ///
@@ -59,8 +60,8 @@ pub struct WorkflowsConfig {
     /// take about five times their JSON size.
     ///
     /// Wrong: too small: large API responses cannot be processed. Each execution may use twice this amount of memory.
-    #[schemars(range(min = 1_048_576))]
-    pub max_model_bytes: usize,
+    #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
+    pub max_model_bytes: AsText<ByteSize>,
     /// The directory to which StoreData writes files, with a subdirectory for each agent. Without it the storage `file`
     /// does not exist.
     #[schemars(length(min = 1))]
@@ -377,9 +378,9 @@ impl Default for WorkflowsConfig {
             agent: Text::from_static("a2e-executor"),
             rpc: false,
             data_directory: None,
-            max_record_bytes: 64 << 20,
+            max_record_bytes: AsText(ByteSize::mib(64)),
             max_operation_runs: 20_000,
-            max_model_bytes: 32 << 20,
+            max_model_bytes: AsText(ByteSize::mib(32)),
             file_directory: None,
             ca_files: Vec::new(),
             max_retries: 3,

@@ -201,9 +201,9 @@ fn bridge_topics(config: &Config) -> Vec<OwnTopics> {
         let letters = TopicFilter::from(binding.dead_letter.topic.0.clone());
         own.push(own_topics(binding.dead_letter_transport(), letters));
     }
-    let everywhere = [&config.calls.reply_topic.0, &config.state.prefix.0];
     for transport in config.transports.keys() {
-        for topic in everywhere {
+        let state = (config.state.log == *transport).then_some(&config.state.prefix.0);
+        for topic in state.into_iter().chain([&config.calls.reply_topic.0]) {
             own.push(own_topics(transport, TopicFilter::from(topic.clone())));
             let below = TopicFilter::new(Text::from(format!("{topic}.>")));
             own.extend(below.ok().map(|below| own_topics(transport, below)));

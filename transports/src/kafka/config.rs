@@ -31,7 +31,7 @@ pub struct KafkaConfig {
     /// TLS to the brokers. Default: none, traffic is not encrypted.
     pub tls: Option<KafkaTls>,
 
-    /// How to log in. Default: no log-in.
+    /// How to log in. Default: no login.
     pub sasl: Option<KafkaSasl>,
 
     /// How long a message that a binding forwards waits for others, to be sent in one request. Default `1ms`; at most
@@ -67,7 +67,7 @@ pub struct KafkaConfig {
 
     /// How long the group waits for a silent member before it gives its partitions to others. Default `45s`;
     /// `1s` to `30m`, within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When
-    /// partitions move, messages in progress have half of it to settle. Too short: partitions move under load.
+    /// partitions move, messages in progress have half of `session_timeout` to settle. Too short: partitions move under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub session_timeout: Duration,

@@ -57,7 +57,7 @@ impl fmt::Display for Cause {
             Code::GroupAuthorizationFailed => "this user may not use the group",
             Code::ClusterAuthorizationFailed => "this user may not do that in the cluster",
             Code::SaslAuthenticationFailed | Code::Authentication => {
-                "the brokers refuse the log-in: check user, password and mechanism"
+                "the brokers refuse the login: check user, password and mechanism"
             }
             Code::UnknownTopic | Code::UnknownTopicOrPartition => {
                 "the topic does not exist, or this user may not see it"

@@ -37,7 +37,7 @@ pub struct NatsConfig {
     #[serde(default)]
     pub tls: NatsTls,
 
-    /// How to log in. Default: no log-in.
+    /// How to log in. Default: no login.
     pub auth: Option<NatsAuth>,
 
     /// How often an idle connection is pinged; after two pings without an answer it is closed. Default `10s`;
@@ -46,7 +46,7 @@ pub struct NatsConfig {
     #[schemars(with = "String", extend("format" = "duration"))]
     pub ping_interval: Duration,
 
-    /// How long one attempt to connect may take, TLS and log-in included. Default `5s`; `100ms` to `1m`.
+    /// How long one attempt to connect may take, TLS and login included. Default `5s`; `100ms` to `1m`.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub connect_timeout: Duration,
@@ -237,7 +237,7 @@ impl NatsConfig {
         warning.into_iter().collect()
     }
 
-    /// Whether the log-in sends a secret over the connection.
+    /// Whether the login sends a secret over the connection.
     fn sends_secret(&self) -> bool {
         matches!(
             self.auth,

@@ -104,7 +104,7 @@ const COMPARE_EVERY: Duration = Duration::from_millis(250);
 /// Refused permissions kept for slow listeners, at most.
 const REFUSALS: usize = 64;
 
-/// The fix when the server refuses the log-in.
+/// The fix when the server refuses the login.
 const CHECK_USER: &str = "check `auth`, and the users of the server";
 
 /// How often the log reports that a permission is refused.

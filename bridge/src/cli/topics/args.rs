@@ -17,19 +17,22 @@ pub(super) enum TopicsCommand {
     /// Shows what the configuration needs, what is missing and what differs. Changes nothing.
     #[command(after_help = "Examples:
   a2abus topics plan -c a2abus.yaml
-  a2abus topics plan -c a2abus.yaml --acls                        permissions: kafka-acls.sh and NATS
-  a2abus topics plan --output strimzi --acls | kubectl apply -f - KafkaTopic and KafkaUser
-  a2abus topics plan --output nack                                Stream and Consumer
+  # Permissions, for kafka-acls.sh and NATS:
+  a2abus topics plan -c a2abus.yaml --acls
+  # KafkaTopic and KafkaUser:
+  a2abus topics plan --output strimzi --acls | kubectl apply -f -
+  # Stream and Consumer, for NACK (the JetStream controller):
+  a2abus topics plan --output nack
 
 The permissions that --acls prints are enough for plan. Exit status 1 if something is missing or differs, unless \
-the bridge creates it when it starts (`at start`). With --acls, strimzi and nack it does not connect. The manifests \
+the bridge creates it when it starts (`at start`). With --acls, --output strimzi or --output nack, `plan` does not connect. The manifests \
 for Strimzi need 0.49 or newer (kafka.strimzi.io/v1).")]
     Plan(PlanArgs),
     /// Creates what is missing. Shows how existing topics, streams and consumers differ, but does not change them.
     #[command(after_help = "Examples:
   a2abus topics apply -c a2abus.yaml --partitions 12 --replicas 3
 
-It needs the permission to create: on Kafka the operation Create, on NATS $JS.API.STREAM.CREATE.* and \
+`apply` needs permission to create: on Kafka the operation Create, on NATS $JS.API.STREAM.CREATE.* and \
 $JS.API.CONSUMER.DURABLE.CREATE.*.*. Exit status 1 if something could not be created or differs.")]
     Apply(ApplyArgs),
 }

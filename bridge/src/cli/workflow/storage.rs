@@ -18,7 +18,7 @@ use crate::cli::output::Output;
   a2abus workflow storage get totals --key-env REPORTER_KEY
   a2abus workflow storage rm cart --storage sessionStorage --session s-1 --key-file reporter.key
 
-It calls the HTTP API of a running bridge, because only one process at a time can open the data directory.")]
+These commands call the HTTP API of a running bridge, because only one process at a time can open the data directory.")]
 pub(super) struct StorageArgs {
     #[command(subcommand)]
     command: StorageCommand,

@@ -20,7 +20,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         checker.error(section.key("lease"), "is longer than registry.max_lease");
     }
     if registry.enabled && registry.destinations.is_empty() {
-        let message = "is empty: announced agents are called only if a route leads to them; write where their requests go";
+        let message = "is empty: announced agents are called only if a route leads to them, and cards that name a topic (such as those of `a2abus attach`) are refused; write where their requests go";
         checker.warning(section.key("destinations"), message);
     }
     if !registry.enabled && !registry.destinations.is_empty() {
