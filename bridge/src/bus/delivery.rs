@@ -319,11 +319,11 @@ impl Publisher {
     }
 
     /// Whether a copy may have been sent although that is not confirmed, and the agent would execute it twice. Core NATS
-    /// does not recognise a message that is sent again, and the caller still waits for the answer to the first.
+    /// does not recognise a request that is sent again, and the caller still waits for the answer to the first.
     fn must_not_repeat(&self, copy: &Outgoing) -> bool {
         let bus = self.outbound.buses().get(copy.bus);
         let is_nats = bus.is_some_and(|bus| bus.transport.binding() == ProtocolBinding::Nats);
-        copy.call.is_some() && is_nats && copy.address.guarantee == Guarantee::Default
+        copy.is_awaited && is_nats && copy.address.guarantee == Guarantee::Default
     }
 
     /// Records that a destination works, if the copy was a probe, or was sent although the destination may fail.

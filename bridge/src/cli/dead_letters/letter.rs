@@ -22,8 +22,17 @@ pub(super) struct Letter {
 /// The prefix of the headers that the bridge has added.
 const OURS: &str = "bus-dlq-";
 /// The headers that describe the failure, as members of the JSON form.
-const DESCRIPTION: [&str; 9] = [
-    "time", "binding", "reason", "stage", "topic", "origin", "unit", "omitted", "detail",
+const DESCRIPTION: [&str; 10] = [
+    "time",
+    "binding",
+    "reason",
+    "stage",
+    "topic",
+    "partition",
+    "origin",
+    "unit",
+    "omitted",
+    "detail",
 ];
 const CONTENT_TYPE: &str = "content-type";
 const BATCH: &str = "application/cloudevents-batch+json";
@@ -60,6 +69,11 @@ impl Letter {
     /// The topic to which it is resent.
     pub(super) fn topic(&self) -> Option<&str> {
         self.ours("topic")
+    }
+
+    /// The partition that the requester of an answer has asked for.
+    pub(super) fn partition(&self) -> Option<u32> {
+        self.ours("partition")?.parse().ok()
     }
 
     /// Whether its body was too large for the dead-letter topic.

@@ -187,6 +187,7 @@ fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, Strin
     let topic = letter.topic().unwrap_or_default();
     let topic = Topic::new(topic.to_owned()).map_err(|error| error.to_string())?;
     let mut to = Address::topic(topic);
+    to.partition = letter.partition();
     if binding.stream.is_some() {
         to.guarantee = Guarantee::Stored { message_id: None };
     }
