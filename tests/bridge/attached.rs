@@ -346,10 +346,10 @@ async fn nothing_but_the_id_of_an_answer_changes() {
     attached.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
-    let attached = Attached::open("").await;
+/// The messages that the caller of the tool `progress` gets, for that many steps.
+async fn progress_of(attached: &Attached, steps: usize) -> Vec<Value> {
     let mut request = call("progress");
+    request["params"]["arguments"] = json!({ "total": steps });
     request["params"]["_meta"] = json!({ "progressToken": "mine" });
     let request = attached
         .front
@@ -359,7 +359,13 @@ async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
         .header("accept", "application/json, text/event-stream");
     let stream = request.send().await.unwrap().text().await.unwrap();
     let parts = read_events(&stream).into_iter();
-    let parts: Vec<Value> = parts.map(|event| event.json()).collect();
+    parts.map(|event| event.json()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
+    let attached = Attached::open("").await;
+    let parts = progress_of(&attached, 2).await;
     let steps: Vec<_> = parts
         .iter()
         .map(|part| &part["params"]["progress"])
@@ -375,18 +381,7 @@ async fn progress_comes_before_the_answer_with_the_token_of_the_caller() {
 async fn no_message_before_an_answer_is_lost_however_fast_the_server_sends_them() {
     const STEPS: usize = 1_500;
     let attached = Attached::open("").await;
-    let mut request = call("progress");
-    request["params"]["arguments"] = json!({ "total": STEPS });
-    request["params"]["_meta"] = json!({ "progressToken": "mine" });
-    let request = attached
-        .front
-        .to("/mcp/agents/fixture", request.to_string());
-    let request = request
-        .header("content-type", "application/json")
-        .header("accept", "application/json, text/event-stream");
-    let stream = request.send().await.unwrap().text().await.unwrap();
-    let parts = read_events(&stream).into_iter();
-    let parts: Vec<Value> = parts.map(|event| event.json()).collect();
+    let parts = progress_of(&attached, STEPS).await;
     let steps = parts.iter().map(|part| &part["params"]["progress"]);
     let steps: Vec<_> = steps.filter_map(Value::as_u64).collect();
     assert_eq!(steps, (1..=STEPS as u64).collect::<Vec<_>>());

@@ -367,6 +367,24 @@ async fn an_attached_agent_announces_itself_over_kafka() {
     an_attached_agent_announces_itself(&u, &transport, ["--kafka", &kafka], topics).await;
 }
 
+/// The server as an agent at the subject `NAME.fixture`.
+fn agent_in(directory: &TempDir, name: &str, options: &str) -> String {
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    agent(directory.path(), &to, options)
+}
+
+/// Two bridges that attach the same agents and share the state.
+async fn two_bridges(nats: &str, name: &str, agents: String) -> [Running; 2] {
+    let config = format!(
+        "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+state: {{ log: bus, create: true, prefix: {name}.state }}
+calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{agents}"
+    );
+    [Running::start(&config).await, Running::start(&config).await]
+}
+
 /// The server tells one of its clients only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_list_is_read_by_every_bridge_that_attaches_the_server() {
@@ -374,16 +392,7 @@ async fn a_changed_list_is_read_by_every_bridge_that_attaches_the_server() {
         return;
     };
     let (name, directory) = (unique("attached"), TempDir::new().unwrap());
-    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-    let config = format!(
-        "
-instance: test
-transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
-state: {{ log: bus, create: true, prefix: {name}.state }}
-calls: {{ reply_topic: {name}.replies }}{}",
-        agent(directory.path(), &to, "")
-    );
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let bridges = two_bridges(&nats, &name, agent_in(&directory, &name, "")).await;
     let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" }).to_string();
     let answer = bridges[0].post("/mcp/agents/fixture", call("grow")).await;
     assert!(answer.body.contains("done"), "{}", answer.body);
@@ -408,16 +417,8 @@ async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {
         return;
     };
     let (name, directory) = (unique("attached"), TempDir::new().unwrap());
-    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-    let config = format!(
-        "
-instance: test
-transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
-state: {{ log: bus, create: true, prefix: {name}.state }}
-calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{}",
-        agent(directory.path(), &to, "concurrency: 1")
-    );
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
+    let agent = agent_in(&directory, &name, "concurrency: 1");
+    let bridges = two_bridges(&nats, &name, agent).await;
     let client = async_nats::connect(&nats).await.unwrap();
     let (subject, inbox) = (format!("{name}.fixture"), client.new_inbox());
     let mut answers = client.subscribe(inbox.clone()).await.unwrap();

@@ -258,7 +258,7 @@ impl ReplyPublisher {
                     correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
                 let headers = (own.collect(), requester.headers.as_slice());
                 // The reply address of a call is its own, and no stream stores it.
-                let address = match intake.dead_letters.is_backed && !requester.is_call() {
+                let address = match intake.reads_jetstream && !requester.is_call() {
                     true => confirmed(place),
                     false => place.clone(),
                 };

@@ -162,6 +162,7 @@ impl Parts<'_> {
             reader: reader_of(binding),
             bus,
             binding: own.transport.binding(),
+            reads_jetstream: binding.durable.is_some(),
             hint: binding.hint(),
             options: MapOptions::from(&binding.mapping),
             source: Source::new(source).map_err(in_binding(binding))?,

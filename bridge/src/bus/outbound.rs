@@ -421,8 +421,8 @@ impl Outbound {
     }
 }
 
-/// The address for one answer to a request that its source stores. If a JetStream stream takes the answer, it has to
-/// confirm it; if the answer is sent again, it is a duplicate there. Agents may repeat the ids of their events.
+/// The address for one answer to a request from JetStream. If a stream takes the answer, it has to confirm it; if the
+/// answer is sent again, it is a duplicate there. Its id is new, because agents may repeat the ids of their events.
 pub(crate) fn confirmed(address: &Address) -> Address {
     let message_id = crate::clock::new_event_id().into();
     Address {

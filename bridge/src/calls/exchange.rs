@@ -504,7 +504,7 @@ impl Exchanges {
         let correlation = requester.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.collect(), requester.headers.as_slice());
-        let address = match requester.is_redeliverable && !requester.is_call {
+        let address = match requester.may_be_stored {
             true => confirmed(&requester.address),
             false => requester.address.clone(),
         };

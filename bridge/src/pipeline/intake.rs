@@ -41,6 +41,8 @@ pub(crate) struct Intake {
     pub(crate) bus: BusId,
     /// How this bus carries CloudEvents.
     pub(crate) binding: ProtocolBinding,
+    /// Whether it reads JetStream. Its requesters may let a stream store their answers, which then has to confirm them.
+    pub(crate) reads_jetstream: bool,
     /// The declared properties of its payloads.
     pub(crate) hint: Hint,
     /// How payloads are mapped.

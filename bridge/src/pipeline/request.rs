@@ -96,7 +96,9 @@ impl Pipeline {
         let call_id = || Text::from_utf8(header?);
         Requester {
             bus: self.intake.bus,
-            is_call: self.claims.reply_addresses.is_of_call(&address.topic),
+            // The reply address of a call is its own, and no stream stores it.
+            may_be_stored: self.intake.reads_jetstream
+                && !self.claims.reply_addresses.is_of_call(&address.topic),
             address,
             form: ReplyForm {
                 recipient,

@@ -24,8 +24,8 @@ pub(crate) struct Requester {
     pub(crate) headers: Vec<Header>,
     /// Whether the source delivers the request again if it is not settled.
     pub(crate) is_redeliverable: bool,
-    /// Whether it is the call of a bridge. Its reply address is its own, and no stream stores it.
-    pub(crate) is_call: bool,
+    /// Whether a JetStream stream may store its answers.
+    pub(crate) may_be_stored: bool,
     /// Where the request was read.
     pub(crate) topic: Topic,
     pub(crate) origin: Option<Origin>,

@@ -138,7 +138,7 @@ impl WorkflowBinding {
         let correlation = client.correlation.iter();
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.collect(), client.headers.as_slice());
-        let address = match self.intake.dead_letters.is_backed {
+        let address = match self.intake.reads_jetstream {
             true => confirmed(address),
             false => address.clone(),
         };
