@@ -313,8 +313,9 @@ impl Exchanges {
                     let event = requester.form.event(&part, answer.call_id(), number);
                     let turn = answer.take_turn();
                     number += 1;
-                    if let Err(why) = Box::pin(self.reply(requester, &event, turn)).await {
-                        Box::pin(self.break_off(requester, answer, why)).await;
+                    let sent = Box::pin(self.send(requester, &event, turn)).await;
+                    if let Err(undelivered) = sent {
+                        Box::pin(self.break_off(requester, answer, undelivered)).await;
                         return Some(publishing);
                     }
                 }
@@ -337,15 +338,56 @@ impl Exchanges {
         self.publishing(position, share)
     }
 
-    /// Ends an answer of which a part is undeliverable with an error: without that part, it would seem complete.
-    async fn break_off(&self, requester: &Requester, answer: &mut Answer, why: Text) {
-        for _ in 0..answer.discard() {
+    /// Ends an answer of which a part is undeliverable with an error: without that part, it would seem complete. The part
+    /// becomes a dead letter, unless the bus of the request stores nothing.
+    async fn break_off(
+        &self,
+        requester: &Requester,
+        answer: &mut Answer,
+        UndeliveredReply { code, why, copy }: UndeliveredReply,
+    ) {
+        // Their places in the line are free from now on.
+        let discarded = answer.discard();
+        for _ in 0..=discarded {
             self.undelivered(requester, &why);
         }
-        let failure = Failure::on_bus(&CallError::Undeliverable(why));
+        let failure = Failure::on_bus(&CallError::Undeliverable(why.clone()));
         let event = requester.form.failure(&failure);
-        // The undelivered part was already counted and logged.
+        // It was already counted and logged.
         drop(self.send(requester, &event, None).await);
+        if let Some(copy) = copy.filter(|_| requester.is_redeliverable) {
+            self.dead_letter(requester, &copy, (code, &why)).await;
+        }
+    }
+
+    async fn dead_letter(
+        &self,
+        requester: &Requester,
+        copy: &Outgoing,
+        (code, why): (&'static str, &Text),
+    ) {
+        let of = Undelivered {
+            message: &copy.message,
+            topic: &copy.address.topic,
+            origin: requester.origin.as_ref(),
+            agent: copy.agent.as_ref(),
+            call: requester.form.call_id.clone(),
+        };
+        let reason = DeadLetterReason {
+            code,
+            stage: Stage::Answer,
+            detail: format!("the answer to a request on {}: {why}", requester.topic),
+            unit: requester.unit,
+        };
+        let mut dead_letter = requester.dead_letters.dead_letter(&of, None, &reason);
+        if let Some(partition) = requester.address.partition {
+            let headers = &mut dead_letter.message.headers;
+            headers.push("bus-dlq-partition", partition.to_string());
+        }
+        let replacement =
+            |copy, error: &TransportError| requester.dead_letters.replacement(copy, error);
+        // `until_settled` counts and logs a dead letter that cannot be stored.
+        drop(self.publisher.until_settled(dead_letter, replacement).await);
     }
 
     /// Ends a request that its requester has cancelled. Only ACP requires an answer to it.
@@ -401,47 +443,8 @@ impl Exchanges {
         self.fail(&requester, &failure, Some(turn)).await;
     }
 
-    /// Publishes a part of an answer to the requester, and waits until the bus has confirmed it. If it is undeliverable,
-    /// it becomes a dead letter, unless the bus of the request stores nothing.
-    async fn reply(
-        &self,
-        requester: &Requester,
-        event: &Event,
-        turn: Option<Turn>,
-    ) -> Result<(), Text> {
-        let Err(undelivered) = self.send(requester, event, turn).await else {
-            return Ok(());
-        };
-        let UndeliveredReply { code, why, copy } = undelivered;
-        self.undelivered(requester, &why);
-        if let Some(copy) = copy.filter(|_| requester.is_redeliverable) {
-            let of = Undelivered {
-                message: &copy.message,
-                topic: &copy.address.topic,
-                origin: requester.origin.as_ref(),
-                agent: copy.agent.as_ref(),
-                call: requester.form.call_id.clone(),
-            };
-            let reason = DeadLetterReason {
-                code,
-                stage: Stage::Answer,
-                detail: format!("the answer to a request on {}: {why}", requester.topic),
-                unit: requester.unit,
-            };
-            let mut dead_letter = requester.dead_letters.dead_letter(&of, None, &reason);
-            if let Some(partition) = copy.address.partition {
-                let headers = &mut dead_letter.message.headers;
-                headers.push("bus-dlq-partition", partition.to_string());
-            }
-            let replacement =
-                |copy, error: &TransportError| requester.dead_letters.replacement(copy, error);
-            // `until_settled` counts and logs a dead letter that cannot be stored.
-            drop(self.publisher.until_settled(dead_letter, replacement).await);
-        }
-        Err(why)
-    }
-
-    /// Publishes a message to the requester. The next one has its turn once the bus has accepted this one into its queue.
+    /// Publishes a message to the requester, and waits until the bus has confirmed it. The next one has its turn once the
+    /// bus has accepted this one into its queue.
     async fn send(
         &self,
         requester: &Requester,
