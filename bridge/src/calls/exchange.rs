@@ -353,8 +353,9 @@ impl Exchanges {
         }
         let failure = Failure::on_bus(&CallError::Undeliverable(why.clone()));
         let event = requester.form.failure(&failure);
+        let turn = self.line(requester).turn();
         // It was already counted and logged.
-        drop(self.send(requester, &event, None).await);
+        drop(self.send(requester, &event, Some(turn)).await);
         if let Some(copy) = copy.filter(|_| requester.is_redeliverable) {
             self.dead_letter(requester, &copy, (code, &why)).await;
         }
