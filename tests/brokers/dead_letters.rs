@@ -78,6 +78,8 @@ calls: {{ enabled: false }}"
     let (_, stderr, status) = a2abus(&["dead-letters", "show", &none], &file).await;
     assert_eq!(status, 1, "{stderr}");
 
+    let (_, stderr, status) = a2abus(&["dead-letters", "resend", &none], &file).await;
+    assert!(status == 1 && stderr.contains(&none), "{stderr}");
     // Without a choice, nothing is resent.
     let (_, stderr, status) = a2abus(&["dead-letters", "resend"], &file).await;
     assert!(status == 2 && stderr.contains("--all"), "{stderr}");
@@ -166,6 +168,10 @@ calls: {{ enabled: false }}"
     bridge.stop().await;
     let (all, _) = json_lines(&["ls"], &file).await;
     assert_eq!(all.len(), 2, "{all:?}");
+    let other = all.iter().find(|letter| letter["binding"] == "other");
+    let other = other.unwrap()["position"].as_str().unwrap();
+    let (skipped, status) = json_lines(&["resend", other], &file).await;
+    assert_eq!((&skipped[0]["result"], status), (&json!("skipped"), 1));
     let (resent, status) = json_lines(&["resend", "--all"], &file).await;
     assert_eq!((resent.len(), status), (1, 0), "{resent:?}");
     assert_eq!(resent[0]["topic"], subject);

@@ -1,6 +1,6 @@
 //! Publishes dead letters again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_transports::{
     Address, AnyTransport, Confirmation, Guarantee, Topic, Transport as _, TransportError,
@@ -21,6 +21,8 @@ use crate::restart::chain;
 /// Publishes to the sources of bindings, and reports what happens to each dead letter.
 struct Resender<'a> {
     config: &'a Config,
+    /// The positions that the user has named, and that were not found yet.
+    unseen: BTreeSet<&'a str>,
     connected: BTreeMap<&'a Name, AnyTransport>,
     output: Output,
     is_json: bool,
@@ -49,6 +51,7 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
     let config = load(&selection.common.config.path)?;
     let mut resender = Resender {
         config: &config,
+        unseen: selection.positions.iter().map(String::as_str).collect(),
         connected: BTreeMap::new(),
         output: Output::new(),
         is_json: selection.common.json,
@@ -75,8 +78,13 @@ impl<'a> Resender<'a> {
     async fn resend(&mut self, letters: &[&Letter]) -> anyhow::Result<()> {
         let mut under_way: Vec<Sent<'_>> = Vec::new();
         for letter in letters {
+            let is_named = self.unseen.remove(letter.position.as_str());
             let Some(binding) = self.binding_of(letter) else {
                 // Another deployment has the same dead-letter topic.
+                if is_named {
+                    let why = "the configuration does not have its binding".to_owned();
+                    self.report(letter, &Fate::Skipped(why))?;
+                }
                 continue;
             };
             let to = match address_of(letter, binding) {
@@ -164,10 +172,13 @@ impl<'a> Resender<'a> {
                 self.failed
             );
         }
+        for position in &self.unseen {
+            complain_line(&format!("there is no dead letter at {position}"));
+        }
         if !self.is_json {
             complain_line(&resent);
         }
-        Ok(match self.skipped {
+        Ok(match self.skipped + self.unseen.len() {
             0 => Status::Success,
             _ => Status::Failure,
         })

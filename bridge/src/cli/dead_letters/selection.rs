@@ -23,7 +23,7 @@ pub(super) struct Common {
 pub(super) struct Selection {
     /// Only those at these positions, as `ls` shows them.
     #[arg(value_name = "POSITION")]
-    positions: Vec<String>,
+    pub(super) positions: Vec<String>,
     /// Only those of this binding. Can be repeated.
     #[arg(long = "binding", value_name = "NAME")]
     pub(super) bindings: Vec<String>,
