@@ -8,6 +8,8 @@
 mod access;
 pub(crate) mod account;
 mod attached;
+#[cfg(test)]
+mod blessed;
 mod bridge;
 mod budget;
 mod bus;

@@ -11,6 +11,8 @@ mod agents;
 mod attached;
 mod doors;
 mod label;
+#[cfg(test)]
+mod reference;
 mod registrar;
 mod registry;
 mod reload;
@@ -441,17 +443,6 @@ impl Metrics {
     pub fn definitions(&self) -> &[Definition] {
         &self.definitions
     }
-
-    /// The reference of all metrics, as a Markdown table.
-    #[must_use]
-    pub fn reference(&self) -> String {
-        let mut rows: Vec<_> = self.definitions.iter().map(Definition::row).collect();
-        rows.sort_unstable();
-        format!(
-            "| metric | labels | unit | meaning |\n| --- | --- | --- | --- |\n{}",
-            rows.concat()
-        )
-    }
 }
 
 // === impl BindingMetrics ===
@@ -836,14 +827,5 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
-    }
-
-    #[test]
-    fn the_reference_has_a_row_for_every_metric() {
-        let metrics = Metrics::new().unwrap();
-        let reference = metrics.reference();
-        assert_eq!(reference.lines().count(), 2 + metrics.definitions().len());
-        let row = "| `a2abus_dead_lettered_total` | `binding`, `reason` | messages | Messages that became dead letters. |";
-        assert!(reference.lines().any(|line| line == row), "{reference}");
     }
 }

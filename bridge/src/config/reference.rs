@@ -326,25 +326,11 @@ fn capital(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::path::Path;
 
     use serde_json::{Map, json};
 
     use super::*;
-
-    /// Compares a file of the repository with the generated text, or writes it with `A2ABUS_BLESS`.
-    fn assert_written(file: &str, generated: &str) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-        if std::env::var_os("A2ABUS_BLESS").is_some() {
-            std::fs::write(&path, generated).unwrap();
-        }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            written == generated,
-            "{} is stale: run A2ABUS_BLESS=1 cargo test -p a2abus-bridge",
-            path.display()
-        );
-    }
+    use crate::blessed::assert_written;
 
     #[test]
     fn the_reference_in_the_tree_is_the_generated_one() {

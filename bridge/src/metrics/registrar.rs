@@ -31,23 +31,6 @@ pub(super) const CALL_SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 300.0,
 ];
 
-// === impl Definition ===
-
-impl Definition {
-    pub(super) fn row(&self) -> String {
-        let labels: Vec<_> = self
-            .labels
-            .iter()
-            .map(|label| format!("`{label}`"))
-            .collect();
-        let labels = labels.join(", ");
-        format!(
-            "| `{}` | {labels} | {} | {} |\n",
-            self.name, self.unit, self.help
-        )
-    }
-}
-
 // === impl Registrar ===
 
 impl Registrar {
