@@ -45,6 +45,7 @@ use crate::bus::outbound::{Outgoing, Unit};
 use crate::config::Role;
 use crate::stage;
 pub(crate) use copies::CopiesInHand;
+pub(crate) use events::{ROUTING_ATTRIBUTES, fill_missing};
 use intake::Read;
 use run::Run;
 pub(crate) use state::{DataLook, Pipeline};

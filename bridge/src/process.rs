@@ -26,7 +26,6 @@ use crate::bus::{Bus, BusId, Buses};
 use crate::calls::Calls;
 use crate::calls::cancel::Cancel;
 use crate::calls::exchange::Exchanges;
-use crate::calls::pending::CallRequest;
 use crate::calls::reply_reader::ReplyReader;
 use crate::config::{HttpConfig, McpConfig};
 use crate::doors::a2a::{Deliveries, Settings};
@@ -387,15 +386,15 @@ impl Process {
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
         let router = executor.unwrap_or_default();
+        let drain = self.order.drain.clone();
         let router = match a2a {
             Some(a2a) => {
-                let a2a = doors::a2a::open(door.clone(), a2a);
+                let a2a = doors::a2a::open(door.clone(), a2a, drain.clone());
                 let eventmesh = doors::eventmesh::router(&a2a);
                 router.merge(doors::a2a::router(&a2a)).merge(eventmesh)
             }
             None => router,
         };
-        let drain = self.order.drain.clone();
         let router = router.merge(doors::mcp::router(door.clone(), mcp, drain, &self.log));
         let mounted = Mounted {
             router,
@@ -679,7 +678,7 @@ async fn watch_health(
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
                 readiness.restored(&condition);
-                calls.fail_where(id, cause, CallRequest::has_parts);
+                calls.fail_parts(id, cause);
             }
         }
         tokio::select! {

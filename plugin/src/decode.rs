@@ -181,6 +181,13 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         if !line_ended {
             return Err(reader.not_json("more text after the JSON value"));
         }
+        // Indented JSON is not a line, and neither is what follows it.
+        let first = self.payload.get(self.facts.span.range());
+        if first.is_some_and(|first| first.contains(&b'\n')) {
+            return Err(reader.not_json(
+                "more text after a JSON value of several lines: write one value per line, or an array",
+            ));
+        }
         self.lines = Some(Lines::default());
         self.push_value();
         self.rest_of_lines(reader)

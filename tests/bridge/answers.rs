@@ -310,6 +310,25 @@ async fn cloudevents_marked_stream_are_parts_and_plain_data_become_results() {
     world.end().await;
 }
 
+/// The Python SDK of CloudEvents writes Booleans in headers as `True` and `False`.
+#[tokio::test]
+async fn the_last_part_is_marked_in_any_case() {
+    let mut world = World::new().await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    for (is_final, last) in [("False", false), ("FALSE", false), ("True", true)] {
+        let mut event = Event::new("a".into(), "/agent".into(), "t".into()).unwrap();
+        event.set("callid", request.id.as_str()).unwrap();
+        event.set("isfinal", is_final).unwrap();
+        event.set_data(Some(Data::from(Bytes::from_static(b"{}"))));
+        let mode = ContentMode::Binary;
+        let message = content_mode::write(ProtocolBinding::Memory, &event, mode).unwrap();
+        world.publish("responses", message).await;
+        assert_eq!(part(&mut answer).await.last, last, "{is_final}");
+    }
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_second_answer_is_counted_and_dropped() {
     let mut world = World::new().await;

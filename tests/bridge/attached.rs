@@ -432,6 +432,17 @@ async fn garbage_and_a_flood_of_log_lines_disturb_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_a_version_is_an_error() {
+    let attached = Attached::open("").await;
+    let answer = attached.call("/rpc/fixture", "bare").await;
+    assert_eq!(
+        answer["error"]["data"]["reason"], "bad_agent_reply",
+        "{answer}"
+    );
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_call_ends_in_the_program() {
     let attached = Attached::open("").await;
     let request = call("hang");

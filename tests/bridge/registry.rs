@@ -623,6 +623,27 @@ async fn agents_are_watched_and_removed_over_rest() {
 }
 
 #[tokio::test]
+async fn the_stream_of_agents_ends_when_the_bridge_stops() {
+    let front = open().await;
+    let mut watched = ask(&front, Method::GET, "/a2a/agents")
+        .header("accept", "text/event-stream")
+        .send()
+        .await
+        .unwrap();
+    let first = timeout(SOON, watched.chunk()).await.unwrap().unwrap();
+    assert!(first.is_some());
+    front.stop.cancel();
+    // Connections that are open after the grace period are cut off: that would be an error.
+    while timeout(SOON, watched.chunk())
+        .await
+        .unwrap()
+        .unwrap()
+        .is_some()
+    {}
+    front.running.await.unwrap();
+}
+
+#[tokio::test]
 async fn an_attached_agent_may_announce_its_own_topic() {
     let mine = "  mine:\n    description: Mine.\n    to: { transport: local, topic: agents.team-mine }\n    attach: { url: 'http://127.0.0.1:9/', protocol: jsonrpc }\n";
     let config = CONFIG.replace("agents:\n", &format!("agents:\n{mine}"));

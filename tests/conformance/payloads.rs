@@ -430,6 +430,38 @@ fn lines_after_a_byte_order_mark_are_one_unit_each() {
 }
 
 #[test]
+fn indented_json_is_no_line() {
+    let indented = "{\n \"jsonrpc\": \"2.0\",\n \"method\": \"a/b\"\n}";
+    check(&format!("{indented}\n{indented}"), &["not_json"]);
+    check(&format!("{indented}\n{CALL}"), &["not_json"]);
+    check(&format!("{indented}\n \n"), &["jsonrpc"]);
+    // The content type says that these are lines.
+    let units = outcomes_with(
+        &format!("{CALL}\n{indented}"),
+        &lines_hint(),
+        &Limits::default(),
+    );
+    assert_eq!(labels(&units)[0], "jsonrpc");
+}
+
+#[test]
+fn an_incomplete_cloud_event_names_what_is_missing() {
+    for (payload, missing) in [
+        (r#"{"specversion":"1.0","source":"s","type":"t"}"#, "\"id\""),
+        (
+            r#"{"specversion":"1.0","id":1,"source":"s","type":"t"}"#,
+            "\"id\"",
+        ),
+        (r#"{"specversion":"1.0","id":"1","source":"s"}"#, "\"type\""),
+    ] {
+        let units = outcomes(payload.to_owned());
+        let error = &units[0].as_ref().unwrap_err().error;
+        assert_eq!(error.kind(), DecodeErrorKind::Unknown);
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+}
+
+#[test]
 fn only_the_bad_line_is_refused() {
     let payload = format!("{CALL}\n{{\"a\":\n{NOTE}\nnonsense\n7\n[{CALL}]\n{FIPA}");
     check(

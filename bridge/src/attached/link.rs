@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::members::{WithMeta, WithParams};
 use super::watched::Watched;
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 use crate::calls::with_token;
 use crate::log_limit::LogLimit;
 use crate::object;
@@ -188,9 +188,13 @@ const STOPPED: Duration = Duration::from_secs(60);
 /// How long the messages of a program wait for room in the queue of one call.
 const STALL: Duration = Duration::from_secs(5);
 
+const NO_VERSION: &str = "the answer of the attached server lacks \"jsonrpc\":\"2.0\"";
+
 /// The members that are read from a message.
 #[derive(Debug, Deserialize)]
 struct Message<'a> {
+    #[serde(default, borrow)]
+    jsonrpc: Option<std::borrow::Cow<'a, str>>,
     #[serde(default, borrow)]
     method: Option<std::borrow::Cow<'a, str>>,
     #[serde(default, borrow)]
@@ -457,8 +461,9 @@ impl Link {
             Ok(Message {
                 method: None,
                 id: Some(id),
+                jsonrpc,
                 ..
-            }) => return self.answered(line, id),
+            }) => return self.answered(line, id, jsonrpc.as_deref()),
             Ok(message) if message.method.is_some() => self.requested(line, &message, of),
             Ok(_) => {
                 self.strange("an attached server sent a message with neither a method nor an id")
@@ -470,7 +475,7 @@ impl Link {
         None
     }
 
-    fn answered(&self, line: &Bytes, id: &RawValue) -> Option<u64> {
+    fn answered(&self, line: &Bytes, id: &RawValue, version: Option<&str>) -> Option<u64> {
         let number = number(id);
         let (call, is_late) = match number {
             Some(number) => self.open().ended(number),
@@ -478,9 +483,13 @@ impl Link {
         };
         match call {
             Some(call) => {
-                let answer = splice(line, range_of(line, id.get()), &call.id);
+                // Without a version, its requester would take it for a result as a whole.
+                let answer = match version {
+                    Some("2.0") => Ok(splice(line, range_of(line, id.get()), &call.id)),
+                    _ => Err(Failure::new(Reason::BadAgentReply, NO_VERSION)),
+                };
                 // If the receiver is gone, the deadline has just passed.
-                let _ = call.answer.send(Ok(answer));
+                let _ = call.answer.send(answer);
             }
             None if is_late => {
                 self.log.drops.inc();

@@ -20,6 +20,7 @@ use super::replies::Answer;
 use super::server::Server;
 use super::{AttachedBinding, Bounds, Upstream, tool_call};
 use crate::calls::CallError;
+use crate::calls::callid::logged_id;
 use crate::calls::failure::{self, Failure};
 use crate::config::AttachProtocol;
 use crate::pipeline::held::Held;
@@ -215,7 +216,7 @@ impl AttachedBinding {
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
                     if let Some(suppressed) = self.log.begun.allow() {
-                        tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
+                        tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
                     }
                     let settled = self.results.until_settled(key, &call);
                     if timeout_at(deadlines.last, settled).await.is_err() {
@@ -271,7 +272,7 @@ impl AttachedBinding {
                     Ok(()) => deadlines.extend(is_question),
                     Err(error) => {
                         if let Some(suppressed) = self.log.unanswered.allow() {
-                            tracing::warn!(binding = %self.intake.name, id = %request.id, kind = kind.as_str(), %error, suppressed, "a message that precedes an answer is not delivered");
+                            tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), kind = kind.as_str(), %error, suppressed, "a message that precedes an answer is not delivered");
                         }
                         // Without this part, the answer would be wrong.
                         if kind == Kind::Stream {
@@ -289,7 +290,7 @@ impl AttachedBinding {
         let answer = deadlines.limit(pin!(both)).await;
         let answer = answer.unwrap_or_else(|| {
             if let Some(suppressed) = self.log.late.allow() {
-                tracing::warn!(binding = %self.intake.name, id = %request.id, suppressed, "the server of an attached agent did not answer a request in time");
+                tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "the server of an attached agent did not answer a request in time");
             }
             Err(late("its server did not answer in time"))
         });

@@ -350,10 +350,13 @@ impl Parts<'_> {
             else {
                 continue;
             };
-            let name = format!("replies-{}", bus.name.text());
-            let binding = BindingConfig::responses(&name, &bus.name);
-            let binding =
-                binding.ok_or_else(|| BridgeError::Config(format!("{name} is not a name")))?;
+            let too_long = || {
+                BridgeError::Config(format!(
+                    "the name {} is too long for calls",
+                    bus.name.text()
+                ))
+            };
+            let binding = BindingConfig::of_replies(&bus.name).ok_or_else(too_long)?;
             pipelines.push((self.pipeline(&binding)?.into(), subscription));
         }
         Ok(pipelines)

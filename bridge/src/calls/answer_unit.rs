@@ -250,8 +250,9 @@ impl AnswerUnit {
         }
         match self.event.as_ref()?.extension(extension::IS_FINAL)? {
             a2abus_plugin::Value::Boolean(is_final) => Some(*is_final),
-            a2abus_plugin::Value::String(text) if text == "false" => Some(false),
-            a2abus_plugin::Value::String(text) if text == "true" => Some(true),
+            // In headers it is text, which the Python SDK of CloudEvents writes as `True` and `False`.
+            a2abus_plugin::Value::String(text) if text.eq_ignore_ascii_case("false") => Some(false),
+            a2abus_plugin::Value::String(text) if text.eq_ignore_ascii_case("true") => Some(true),
             _ => None,
         }
     }

@@ -321,6 +321,12 @@ pub(crate) fn without_token(text: &Text) -> Text {
     }
 }
 
+/// The id of a request, as JSON, for the log: a reply id without its token.
+pub(crate) fn logged_id(id: &str) -> Text {
+    let text: Result<String, _> = serde_json::from_str(id);
+    text.map_or_else(|_| id.into(), |text| without_token(&text.into()))
+}
+
 /// Removes the token from each reply id in the bytes that `is_secret`. Finds reply ids that are whole words: as a JSON
 /// string, in a string within a string, or in a subject, even if the JSON is invalid.
 pub(crate) fn without_tokens(bytes: &Bytes, is_secret: impl Fn(ReplyId) -> bool) -> Bytes {
@@ -399,6 +405,17 @@ mod tests {
             assert!(text.parse::<ReplyId>().is_err(), "{text}");
         }
         assert!("é".repeat(26).parse::<ReplyId>().is_err());
+    }
+
+    #[test]
+    fn ids_are_logged_without_their_token() {
+        let call = CallId::new(Replica(7)).unwrap();
+        let token = Some(ReplyToken([0xa5; 16]));
+        let id = ReplyId { call, token }.to_string();
+        assert_eq!(logged_id(&format!("\"{id}\"")).as_str(), call.to_string());
+        for other in ["7", "\"a\"", "null", &format!("\"x{id}\"")] {
+            assert_eq!(logged_id(other).as_str(), other.trim_matches('"'));
+        }
     }
 
     #[test]

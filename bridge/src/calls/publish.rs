@@ -25,7 +25,7 @@ use crate::bus::BusId;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::CallId;
 use crate::calls::cancel::Cancel;
-use crate::calls::pending::{CallRequest, Entry};
+use crate::calls::pending::Entry;
 
 /// Maximum number of cancels that are sent concurrently.
 const MAX_CONCURRENT_CANCELS: usize = 64;
@@ -184,6 +184,14 @@ impl Calls {
         self.fail_where(bus, cause, |_| true);
     }
 
+    /// Fails the calls on a bus that has gone down whose request may have arrived, and whose answer may have several
+    /// parts: nobody would notice that one is lost. Those whose request was not sent yet wait until it is back.
+    pub fn fail_parts(&self, bus: BusId, cause: &Text) {
+        self.fail_where(bus, cause, |entry| {
+            entry.request.has_parts() && entry.may_have_arrived.load(Ordering::Relaxed)
+        });
+    }
+
     /// A bus is back: calls on it are made again.
     pub fn bus_is_back(&self, bus: BusId) {
         self.given_up_buses().remove(&bus);
@@ -200,10 +208,10 @@ impl Calls {
     }
 
     /// Fails the calls on a bus that has gone down and match, except those that are kept.
-    pub fn fail_where(&self, bus: BusId, cause: &Text, matches: impl Fn(&CallRequest) -> bool) {
+    fn fail_where(&self, bus: BusId, cause: &Text, matches: impl Fn(&Entry) -> bool) {
         let is_on_it = |entry: &Entry| {
             let is_kept = entry.is_kept.load(Ordering::Relaxed);
-            entry.buses.contains(&bus) && !is_kept && matches(&entry.request)
+            entry.buses.contains(&bus) && !is_kept && matches(entry)
         };
         let unsent = self.pending.fail_where(
             |entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),

@@ -5,13 +5,16 @@ mod reading;
 mod resend;
 mod selection;
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
+use self::letter::Letter;
 use self::reading::Places;
 use self::selection::{Common, Selection};
 use super::command::{Misuse, Status, load};
-use super::output::{Output, complain_line, json_line};
+use super::output::{Output, complain_line, json_line, plain};
 
 /// Arguments of `a2abus dead-letters`.
 #[derive(Debug, Args)]
@@ -46,8 +49,9 @@ enum DeadLettersCommand {
     },
     /// Publishes dead letters again: to the topic that they were read from, or, for answers, to their reply topic.
     ///
-    /// Each is published with its own key, headers and body, but without the `bus-dlq-` headers, `Nats-Msg-Id`, and a
-    /// `ce_expirytime` that has passed. Stops at the first failure.
+    /// Each is published with its own key, headers and body, but without the `bus-dlq-` headers, `Nats-Msg-Id`, a
+    /// `ce_expirytime` that has passed, and, if it had too many hops, their count. The bridge then sends it to all
+    /// destinations of its route, also to those that have it already. Stops at the first failure.
     Resend {
         #[command(flatten)]
         selection: Selection,
@@ -86,8 +90,10 @@ pub(crate) async fn run(args: DeadLettersArgs) -> anyhow::Result<Status> {
 async fn list(selection: &Selection) -> anyhow::Result<Status> {
     let config = load(&selection.common.config.path)?;
     let (mut output, mut found) = (Output::new(), 0);
+    let mut others = BTreeSet::new();
     let mut places = Places::of(&config, &selection.bindings)?;
     while let Some(batch) = places.next().await? {
+        others.extend(batch.iter().filter_map(Letter::reason).map(plain));
         for letter in batch.iter().filter(|letter| selection.takes(letter)) {
             found += 1;
             match selection.common.json {
@@ -97,7 +103,11 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
         }
     }
     if found == 0 && !selection.common.json {
-        complain_line("no dead letters");
+        let others = Vec::from_iter(others).join(", ");
+        complain_line(&match others.as_str() {
+            "" => "no dead letters".to_owned(),
+            others => format!("no dead letter matches; there are some with the reasons {others}"),
+        });
     }
     Ok(Status::Success)
 }

@@ -10,6 +10,7 @@ mod unknown;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
+use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
@@ -33,7 +34,7 @@ use crate::names::DOOR;
   a2abus explain --text request.json | less   # text although the output is not a terminal
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
-Each JSON line is that of `a2abus map` plus \"because\", \"origins\" and \"route\" or, for a refused unit, \"fix\".
+Each JSON line is that of `a2abus map` plus \"because\", \"origins\" and \"route\" or, for a refused unit, \"reason\" (that of the dead letter) and \"fix\".
 
 Exit status 1 if any unit is refused or matches no route.")]
 pub(crate) struct ExplainArgs {
@@ -56,6 +57,8 @@ pub(crate) struct ExplainArgs {
 /// The members of a refused unit that `map` does not print.
 #[derive(Debug, Serialize)]
 struct Fix {
+    /// The reason of the dead letter.
+    reason: &'static str,
     fix: &'static str,
 }
 
@@ -77,8 +80,14 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
         for outcome in options.map_payload(&payload) {
-            let (text, is_right) =
-                explained(&outcome, &payload, &options, routing.as_ref(), for_people);
+            let (outcome, filled) = completed(outcome, &options, routing.as_ref());
+            let (text, is_right) = explained(
+                (&outcome, &filled),
+                &payload,
+                &options,
+                routing.as_ref(),
+                for_people,
+            );
             if !is_right {
                 status = Status::Failure;
             }
@@ -88,9 +97,32 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     Ok(status)
 }
 
+/// The unit with the attributes that its binding takes from the data of a CloudEvent, and their names.
+fn completed(
+    outcome: UnitResult,
+    options: &PayloadOptions,
+    routing: Option<&Routing<'_>>,
+) -> (UnitResult, Vec<&'static str>) {
+    let binding = routing.and_then(Routing::binding);
+    let fills = binding.is_some_and(|it| it.fill_from_data && it.role == Role::Events);
+    match outcome {
+        Ok(mapped) if fills && mapped.detection.family == Family::CloudEvent => {
+            let Mapped {
+                index,
+                bytes,
+                mut event,
+                ..
+            } = *mapped;
+            let filled = options.fill_from_data(&mut event);
+            (Ok(Box::new(Mapped::of_event(index, bytes, event))), filled)
+        }
+        outcome => (outcome, Vec::new()),
+    }
+}
+
 /// The output for one unit, and whether a route matches it.
 fn explained(
-    outcome: &UnitResult,
+    (outcome, filled): (&UnitResult, &[&str]),
     payload: &Bytes,
     options: &PayloadOptions,
     routing: Option<&Routing<'_>>,
@@ -98,7 +130,8 @@ fn explained(
 ) -> (Vec<u8>, bool) {
     let refusal = match outcome {
         Ok(mapped) => {
-            let explained = ExplainOutput::of(mapped, routing);
+            let address = options.reply_address(&mapped.event);
+            let explained = ExplainOutput::of(mapped, filled, address.as_ref(), routing);
             let text = if for_people {
                 person::mapped(mapped, &explained).into()
             } else {
@@ -120,7 +153,8 @@ fn explained(
     let text = if for_people {
         person::refused(refusal, payload).into()
     } else {
-        line(outcome, &Fix { fix })
+        let reason = refusal.code;
+        line(outcome, &Fix { reason, fix })
     };
     (text, false)
 }

@@ -67,6 +67,18 @@ pub(super) fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Text of unknown origin, made safe for a terminal without hiding anything: `\0` for a zero byte.
+pub(super) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match acts_on_terminal(c) && c != '\t' {
+            true => safe.extend(c.escape_debug()),
+            false => safe.push(c),
+        }
+    }
+    safe
+}
+
 /// A value as JSON for a program or a terminal, in one line. Only strings can contain the characters that are escaped.
 pub(super) fn json_line(value: &Value) -> String {
     let mut line = String::new();
@@ -85,6 +97,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn escaped_text_hides_nothing() {
+        let text = escaped("\0\0\0\u{1}*{\t\"é\u{1b}[2J\u{202e}");
+        assert_eq!(text, "\\0\\0\\0\\u{1}*{\t\"é\\u{1b}[2J\\u{202e}");
+    }
 
     #[test]
     fn json_contains_no_commands_for_the_terminal() {

@@ -21,8 +21,10 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::command::Misuse;
+use crate::calls::reply_address::named_by;
 use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mapping};
 use crate::names::DOOR;
+use crate::pipeline::{ROUTING_ATTRIBUTES, fill_missing};
 
 /// The payloads, and how they are read.
 #[derive(Debug, Args)]
@@ -99,6 +101,8 @@ pub(crate) struct PayloadOptions {
 pub(crate) struct Refusal {
     pub(crate) index: usize,
     pub(crate) kind: DecodeErrorKind,
+    /// The reason of the dead letter.
+    pub(crate) code: &'static str,
     pub(crate) message: String,
     pub(crate) pointer: String,
     pub(crate) offset: usize,
@@ -325,11 +329,7 @@ impl PayloadOptions {
     /// Reads one payload: as a CloudEvent if its headers say so, otherwise by detection. Only an empty batch of
     /// CloudEvents has no result.
     pub(crate) fn map_payload(&self, payload: &Bytes) -> Vec<UnitResult> {
-        let message = Message {
-            key: None,
-            headers: self.headers.clone(),
-            body: Some(payload.clone()),
-        };
+        let message = self.message(payload);
         let binding = self.binding();
         if let Some(batch) = content_mode::read_batch(&message, &self.limits).transpose() {
             let events = match batch {
@@ -358,6 +358,42 @@ impl PayloadOptions {
     /// The event that `on_unknown` makes of a payload of no known family.
     pub(crate) fn wrapped(&self, bytes: &Bytes) -> Event {
         wrap_unknown(bytes, 0, &self.options, &self.context())
+    }
+
+    /// The message of a payload.
+    fn message(&self, payload: &Bytes) -> Message {
+        Message {
+            key: None,
+            headers: self.headers.clone(),
+            body: Some(payload.clone()),
+        }
+    }
+
+    /// The reply address that a request names.
+    pub(crate) fn reply_address(&self, event: &Event) -> Option<Text> {
+        named_by(event, &self.message(&Bytes::new())).map(|(name, _)| name)
+    }
+
+    /// Fills in the missing routing attributes of an event from its data, as the bridge does with `fill_from_data`.
+    /// Returns their names.
+    pub(crate) fn fill_from_data(&self, event: &mut Event) -> Vec<&'static str> {
+        let missing: Vec<_> = ROUTING_ATTRIBUTES
+            .into_iter()
+            .filter(|name| event.attribute(name).is_none())
+            .collect();
+        let context = self.context();
+        let units = map(
+            &event.body(),
+            &self.hint,
+            &self.limits,
+            &self.options,
+            &context,
+        );
+        if let Ok(Ok(inside)) = units.into_only() {
+            fill_missing(event, &inside.event);
+        }
+        let is_filled = |name: &&str| event.attribute(name).is_some();
+        missing.into_iter().filter(is_filled).collect()
     }
 
     /// The source of event ids: as the binding configures it, otherwise the payload.
@@ -400,6 +436,7 @@ fn outcome_of(index: usize, event: Result<Event, EventError>, payload: &Bytes) -
     let event = event.map_err(|error| Refusal {
         index,
         kind: DecodeErrorKind::BadCloudEvent,
+        code: error.kind().as_str(),
         message: error.to_string(),
         pointer: match error.attribute() {
             "" => String::new(),
@@ -419,6 +456,7 @@ impl From<Refused> for Refusal {
         Self {
             index: refused.index,
             kind: refused.error.kind(),
+            code: refused.error.kind().as_str(),
             message: refused.error.to_string(),
             pointer: refused.error.pointer().to_owned(),
             offset: refused.error.offset(),

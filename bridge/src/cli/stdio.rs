@@ -37,7 +37,7 @@ An entry for the configuration of an editor or a desktop client:
   { \"mcpServers\": { \"weather\": { \"command\": \"a2abus\", \"args\": [\"stdio\", \"--agent\", \"weather\"] } } }
 
 Reads one JSON-RPC message per line and writes the answers in the same way; logs go to standard error. At the end of \
-standard input it finishes the requests in progress. With -c it uses the routes and transports of the \
+standard input it finishes the requests in progress and declines questions of the agent; on SIGTERM it cancels them. With -c it uses the routes and transports of the \
 configuration without a running bridge; its bindings, attached agents and listeners are not started. It then listens \
 on a random port of 127.0.0.1, which other users of this machine can reach.")]
 pub(crate) struct StdioArgs {
@@ -124,11 +124,13 @@ async fn serve(endpoint: Url, timeout: Option<Duration>) -> anyhow::Result<()> {
     let input = std::io::stdin().as_fd().try_clone_to_owned();
     let input = tokio::fs::File::from_std(File::from(input?));
     let relay = Relay::new(endpoint, timeout)?;
-    tokio::select! {
-        ended = relay.run(Lines::new(input, MAX_MESSAGE)) => ended,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-    }
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    relay.run(Lines::new(input, MAX_MESSAGE), stop).await
 }
 
 // === impl LocalBridge ===

@@ -6,7 +6,8 @@ use a2abus_transports::memory::Memory;
 use a2abus_transports::{AnyTransport, TransportError};
 
 use super::{
-    BindingConfig, Family, MappingConfig, Mode, Name, Notifications, Role, TransportConfig,
+    BindingConfig, Config, Family, MappingConfig, Mode, Name, Notifications, Role, TransportConfig,
+    TransportType,
 };
 
 impl TransportConfig {
@@ -30,15 +31,29 @@ impl TransportConfig {
 }
 
 impl BindingConfig {
-    /// The binding that the bridge itself adds for answers; `None` if `name` is not a valid name. It has no topics; the
-    /// reply reader decides what to read.
+    /// The binding that the bridge itself adds for misplaced answers on a transport; `None` if the name of the transport
+    /// is too long for it. It has no topics; the reply reader decides what to read.
     #[must_use]
-    pub fn responses(name: &str, transport: &Name) -> Option<Self> {
+    pub fn of_replies(transport: &Name) -> Option<Self> {
+        let name = format!("replies-{}", transport.text());
         let value =
             serde_json::json!({"name": name, "transport": transport.text().as_str(), "topics": []});
         let mut binding: Self = serde_json::from_value(value).ok()?;
         binding.role = Role::Responses;
         Some(binding)
+    }
+}
+
+impl Config {
+    /// The bindings that the bridge adds for misplaced answers, if calls are made on their transports.
+    #[must_use]
+    pub fn reply_bindings(&self) -> Vec<BindingConfig> {
+        let transports = self.transports.iter().filter(|(_, transport)| {
+            self.calls.enabled && transport.transport_type() == TransportType::Kafka
+        });
+        transports
+            .filter_map(|(name, _)| BindingConfig::of_replies(name))
+            .collect()
     }
 }
 

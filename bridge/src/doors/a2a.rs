@@ -60,6 +60,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, HeaderValue};
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::door::{Door, Refusal};
 use super::permit::{Action, permit};
@@ -90,10 +91,12 @@ const CARD_PATHS: [&str; 3] = [
 ];
 
 /// Creates the state that the A2A interface and the EventMesh gateway share.
-pub(crate) fn open(door: Door, settings: Settings) -> Arc<A2a> {
+/// `drain` ends the streams that never end by themselves.
+pub(crate) fn open(door: Door, settings: Settings, drain: CancellationToken) -> Arc<A2a> {
     Arc::new(A2a {
         door,
         settings,
+        drain,
         changed: clock::now(),
     })
 }

@@ -10,6 +10,25 @@ use crate::calls::{AnswerOutcome, Unanswerable};
 use crate::clock;
 use crate::stage;
 
+/// The attributes that `fill_from_data` takes from the data.
+pub(crate) const ROUTING_ATTRIBUTES: [&str; 5] = [
+    extension::A2A_METHOD,
+    extension::MCP_TYPE,
+    extension::TARGET_AGENT,
+    extension::COLLABORATION_ID,
+    "subject",
+];
+
+/// Fills in the routing attributes that an event lacks from those of its data.
+pub(crate) fn fill_missing(event: &mut Event, inside: &Event) {
+    for name in ROUTING_ATTRIBUTES {
+        if let (None, Some(value)) = (event.attribute(name), inside.attribute(name)) {
+            let set = event.set(name, value);
+            debug_assert!(set.is_ok(), "a mapped attribute is legal");
+        }
+    }
+}
+
 // === impl Pipeline ===
 
 impl Pipeline {
@@ -62,19 +81,7 @@ impl Pipeline {
         let Some(inside) = self.intake.inside(event, &self.intake.hint, limits) else {
             return;
         };
-        let names = [
-            extension::A2A_METHOD,
-            extension::MCP_TYPE,
-            extension::TARGET_AGENT,
-            extension::COLLABORATION_ID,
-            "subject",
-        ];
-        for name in names {
-            if let (None, Some(value)) = (event.attribute(name), inside.event.attribute(name)) {
-                let set = event.set(name, value);
-                debug_assert!(set.is_ok(), "a mapped attribute is legal");
-            }
-        }
+        fill_missing(event, &inside.event);
     }
 
     pub(super) fn route(

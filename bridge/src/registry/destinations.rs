@@ -9,9 +9,11 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use super::card::Card;
 use crate::config::{
     AgentCardConfig, AsText, Config, DestinationConfig, RegistryDestination, Role, RouteConfig,
+    TransportConfig, TransportType,
 };
 use crate::names::{Name, Template};
 use crate::route::{Route, RouteError};
+use crate::state::{LOGS, LogLocation, LogSpec};
 
 /// The destinations that `registry.destinations` allows.
 #[derive(Debug)]
@@ -201,13 +203,33 @@ fn bridge_topics(config: &Config) -> Vec<OwnTopics> {
         let letters = TopicFilter::from(binding.dead_letter.topic.0.clone());
         own.push(own_topics(binding.dead_letter_transport(), letters));
     }
-    for transport in config.transports.keys() {
-        let state = (config.state.log == *transport).then_some(&config.state.prefix.0);
-        for topic in state.into_iter().chain([&config.calls.reply_topic.0]) {
-            own.push(own_topics(transport, TopicFilter::from(topic.clone())));
-            let below = TopicFilter::new(Text::from(format!("{topic}.>")));
-            own.extend(below.ok().map(|below| own_topics(transport, below)));
+    for (transport, settings) in &config.transports {
+        let replies = &config.calls.reply_topic.0;
+        own.push(own_topics(transport, TopicFilter::from(replies.clone())));
+        own.extend(below(replies).map(|below| own_topics(transport, below)));
+        if config.state.log == *transport {
+            let logs = LOGS
+                .iter()
+                .filter_map(|log| log_topics(log, settings, config));
+            own.extend(logs.map(|topics| own_topics(transport, topics)));
         }
     }
     own
+}
+
+/// Where a log of the state is stored on this transport.
+fn log_topics(log: &LogSpec, transport: &TransportConfig, config: &Config) -> Option<TopicFilter> {
+    let prefix = &config.state.prefix.0;
+    let location = match transport.transport_type() {
+        TransportType::Nats => LogLocation::on_jetstream(log, prefix),
+        TransportType::Kafka | TransportType::Memory => LogLocation::on_kafka(log, prefix),
+    };
+    match location? {
+        LogLocation::Topic(topic) => Some(TopicFilter::from(topic)),
+        LogLocation::Stream { prefix, .. } => below(&prefix),
+    }
+}
+
+fn below(topic: &Topic) -> Option<TopicFilter> {
+    TopicFilter::new(Text::from(format!("{topic}.>"))).ok()
 }

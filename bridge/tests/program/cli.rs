@@ -627,6 +627,77 @@ fn explain_honours_on_unknown() {
     }
 }
 
+const ADAPTING: &str = "
+transports: { bus: { type: memory } }
+bindings:
+  - { name: filling, transport: bus, topics: [a], fill_from_data: true }
+  - { name: checking, transport: bus, topics: [b], validate: true }
+  - { name: converting, transport: bus, topics: [c], convert: envelope_to_acp_jsonrpc_call }
+routes:
+  - { name: weather, when: { targetagent: weather }, to: [{ transport: bus, topic: weather }] }
+  - { name: rest, to: [{ transport: bus, topic: rest }] }
+";
+
+/// It does what the bridge does with the same message.
+#[test]
+fn explain_fills_validates_and_converts_like_the_binding() {
+    let (_directory, file) = config(ADAPTING);
+    let at = |binding: &str, more: &[&str], payload: &str| {
+        let file = file.to_str().unwrap();
+        let arguments = [&["explain", "-c", file, "--binding", binding], more].concat();
+        run(&arguments, payload)
+    };
+    let event =
+        format!(r#"{{"specversion":"1.0","id":"1","source":"s","type":"t","data":{CALL}}}"#);
+    let filled = at("filling", &[], &event).one();
+    assert_eq!(filled["route"]["chosen"], "weather");
+    assert_eq!(filled["event"]["targetagent"], "weather");
+    assert_eq!(filled["kind"], "request");
+    assert_eq!(
+        filled["origins"]["targetagent"],
+        "the data, by fill_from_data"
+    );
+    assert_eq!(filled["origins"]["id"], "the event itself");
+    let unfilled = at("checking", &[], &event).one();
+    assert_eq!(unfilled["route"]["chosen"], "rest");
+
+    let invalid = r#"{"type":"tool/call/req","id":"c1","version":"1.0","ts":1}"#;
+    let output = at("checking", &[], invalid);
+    let route = &output.one()["route"];
+    assert_eq!(
+        (route["reason"].as_str(), output.status),
+        (Some("invalid_record"), 1)
+    );
+    assert!(
+        route["detail"].as_str().unwrap().contains("arguments"),
+        "{route}"
+    );
+
+    let unknown = at("converting", &[], CALL).one();
+    assert_eq!(unknown["route"]["reason"], "convert_failed");
+
+    let refused = at("filling", &["--header", "ce_replyto=other"], CALL).one();
+    assert_eq!(refused["route"]["reason"], "reply_topic_refused");
+    let text = at("filling", &["--text", "--header", "ce_replyto=other"], CALL);
+    assert!(
+        text.stdout.contains("add the topic to its reply_topics"),
+        "{}",
+        text.stdout
+    );
+}
+
+#[test]
+fn explain_shows_what_a_conversion_makes_of_a_record() {
+    let (_directory, file) = config(ADAPTING);
+    let file = file.to_str().unwrap();
+    let record = r#"{"protocol_version":"1.0","request_id":"r1","session_id":"s","method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"hi"}]}}"#;
+    let output = run(&["explain", "-c", file, "--binding", "converting"], record).one();
+    let converted = &output["route"]["converted"];
+    assert_eq!(converted["protocol"], "A2A", "{output}");
+    assert_eq!(converted["data"]["method"], "session/prompt");
+    assert_eq!(output["event"]["protocol"], "E2A");
+}
+
 #[test]
 fn explain_prints_text_into_a_pipe_when_asked() {
     let output = run(&["explain", "--text"], CALL);

@@ -214,6 +214,58 @@ fn a_cancelled_request_has_no_answer() {
     assert_eq!(stdio.end(), 0);
 }
 
+/// A client that has asked the agent, was asked in return, and waits for nothing any more.
+fn asked(url: &str) -> Session {
+    let mut stdio = Session::start(&["--agent", "everything", "--url", url]);
+    stdio.open();
+    let call = json!({ "name": "test_sampling", "arguments": { "prompt": "hello" } });
+    stdio.call(1, "tools/call", &call);
+    stdio.next(|message| message["method"] == "sampling/createMessage");
+    stdio
+}
+
+#[test]
+fn a_question_is_declined_when_the_input_ends() {
+    let (_bridge, url) = everything();
+    let mut stdio = asked(&url);
+    drop(stdio.input.take());
+    // The tool learns that its question failed.
+    let answer = stdio.answer(1);
+    assert!(
+        answer["error"].is_object() || answer["result"].is_object(),
+        "{answer}"
+    );
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn a_signal_cancels_the_requests_in_progress() {
+    let (_bridge, url) = everything();
+    let mut stdio = asked(&url);
+    let pid = stdio.program.0.id().to_string();
+    let sent = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert!(sent.success());
+    assert_eq!(stdio.program.0.wait().unwrap().code(), Some(0));
+    // The bridge waits for no answer either.
+    let mut next = Session::start(&["--agent", "everything", "--url", &url]);
+    next.open();
+    next.call(1, "tools/call", &json!({ "name": "test_simple_text" }));
+    assert!(next.answer(1)["result"].is_object());
+    assert_eq!(next.end(), 0);
+}
+
+#[test]
+fn nothing_but_messages_is_written_without_a_session() {
+    let (_bridge, url) = everything();
+    // `Session` fails at a line that is no JSON.
+    let mut stdio = Session::start(&["--agent", "everything", "--url", &url]);
+    stdio.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+    stdio.call(1, "ping", &json!({}));
+    let first = stdio.next(|_| true);
+    assert_eq!(first["id"], 1, "{first}");
+    assert_eq!(stdio.end(), 0);
+}
+
 #[test]
 fn a_request_takes_no_longer_than_its_timeout() {
     let (_bridge, url) = everything();

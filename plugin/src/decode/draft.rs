@@ -1,5 +1,7 @@
 //! Turns the facts of one object into the draft of its event.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::RefusedSender;
@@ -101,10 +103,23 @@ impl Parser<'_> {
 
     fn family(&self) -> Result<Detection, DecodeError> {
         let Some(detection) = self.facts.family(self.hint)? else {
-            let message = if self.facts.has(MemberPath::Method) {
-                "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\""
+            let is_missing = |path: &MemberPath| self.facts.text(*path).is_none();
+            let message = if self.facts.has(MemberPath::Specversion) {
+                let of_event = [MemberPath::Id, MemberPath::Source, MemberPath::Type];
+                let missing = of_event.iter().find(|path| is_missing(path));
+                format!(
+                    "unknown message format: the object has a \"specversion\", but no string {:?}, so it is no CloudEvent",
+                    missing.map_or("type", |path| path.name())
+                )
+                .into()
+            } else if self.facts.has(MemberPath::Method) {
+                Cow::Borrowed(
+                    "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\"",
+                )
             } else {
-                "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member"
+                Cow::Borrowed(
+                    "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member",
+                )
             };
             return Err(self.refused(DecodeErrorKind::Unknown, MemberPath::Root, message));
         };

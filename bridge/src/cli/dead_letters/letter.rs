@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::super::output::plain;
+use super::super::output::{escaped, plain};
 use crate::clock;
 
 /// A record of a dead-letter topic.
@@ -34,7 +34,11 @@ const DESCRIPTION: [&str; 10] = [
     "omitted",
     "detail",
 ];
+/// The reason of a message in a loop, and the headers that count its hops: it is resent once the loop is gone.
+const TOO_MANY_HOPS: &str = "too_many_hops";
+const HOPS: [&str; 3] = ["ce_hops", "ce-hops", "bus-hops"];
 const CONTENT_TYPE: &str = "content-type";
+const STRUCTURED: &str = "application/cloudevents";
 const BATCH: &str = "application/cloudevents-batch+json";
 const EVENT: &str = "application/cloudevents+json";
 
@@ -81,6 +85,13 @@ impl Letter {
         self.ours("omitted").is_some()
     }
 
+    /// Whether its count of hops is in its body, which is never changed.
+    pub(super) fn keeps_hops(&self) -> bool {
+        let content_type = self.record.headers.get(CONTENT_TYPE);
+        self.reason() == Some(TOO_MANY_HOPS)
+            && content_type.is_some_and(|it| it.starts_with(STRUCTURED.as_bytes()))
+    }
+
     /// When it became a dead letter.
     pub(super) fn time(&self) -> SystemTime {
         let written = || clock::since_1970(self.record.time);
@@ -92,7 +103,9 @@ impl Letter {
     /// The message as it was, for its topic.
     pub(super) fn message(&self) -> Message {
         let is_unit = self.ours("unit").is_some();
-        let kept = self.record.headers.iter().filter(|header| is_kept(header));
+        let is_looped = self.reason() == Some(TOO_MANY_HOPS);
+        let headers = self.record.headers.iter();
+        let kept = headers.filter(|header| is_kept(header, is_looped));
         let headers: Vec<Header> = kept.map(|header| whole_of(header, is_unit)).collect();
         Message {
             key: self.record.key.clone(),
@@ -148,30 +161,44 @@ impl Letter {
 
     /// All of it for a person.
     pub(super) fn lines(&self) -> Vec<String> {
-        let text = |bytes: &Bytes| plain(&String::from_utf8_lossy(bytes));
         let record = &self.record;
         let mut lines = vec![format!("position: {}", plain(&self.position))];
-        lines.extend(record.key.iter().map(|key| format!("key: {}", text(key))));
+        lines.extend(record.key.iter().map(|key| format!("key: {}", shown(key))));
         lines.extend(record.headers.iter().map(|header| {
             let value = header
                 .value
                 .as_ref()
-                .map_or_else(|| "null".to_owned(), text);
+                .map_or_else(|| "null".to_owned(), |value| shown(value));
             format!("{}: {value}", plain(&header.name))
         }));
         lines.push(String::new());
-        let body = record
-            .body
-            .as_ref()
-            .map_or("".into(), |body| String::from_utf8_lossy(body));
-        lines.extend(body.lines().map(plain));
+        let body = record.body.as_deref().unwrap_or_default();
+        match std::str::from_utf8(body) {
+            Ok(body) => lines.extend(body.lines().map(escaped)),
+            Err(_) => {
+                let note = "bytes that are not UTF-8 text (--json prints them as base64):";
+                lines.push(format!("{} {note}", body.len()));
+                lines.push(shown(body));
+            }
+        }
         lines
     }
 }
 
+/// Bytes as text that hides nothing.
+fn shown(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => escaped(text),
+        Err(_) => bytes.escape_ascii().to_string(),
+    }
+}
+
 /// Whether a header of the dead letter belongs to the message, and is still right.
-fn is_kept(header: &Header) -> bool {
+fn is_kept(header: &Header, is_looped: bool) -> bool {
     let name = header.name.as_str();
+    if is_looped && HOPS.contains(&name) {
+        return false;
+    }
     let is_expiry = matches!(name, "ce_expirytime" | "ce-expirytime");
     let value = header
         .value
@@ -247,6 +274,27 @@ mod tests {
         let whole = [("bus-dlq-reason", "no_route"), ("content-type", BATCH)];
         let message = letter(&whole).message();
         assert_eq!(message.headers.get("content-type").unwrap(), BATCH);
+    }
+
+    #[test]
+    fn a_message_of_a_loop_that_is_gone_begins_to_count_again() {
+        let hops = [("ce_hops", "8"), ("ce-hops", "8"), ("bus-hops", "8")];
+        let of = |reason| letter(&[&[("bus-dlq-reason", reason)], &hops[..]].concat());
+        assert_eq!(of("too_many_hops").message().headers.len(), 0);
+        assert_eq!(of("no_route").message().headers.len(), 3);
+        assert!(!of("too_many_hops").keeps_hops());
+        let structured = [("bus-dlq-reason", "too_many_hops"), ("content-type", EVENT)];
+        assert!(letter(&structured).keeps_hops());
+    }
+
+    #[test]
+    fn what_a_person_reads_hides_nothing() {
+        let mut letter = letter(&[("bus-dlq-reason", "not_json")]);
+        letter.record.body = Some("\0\0\0\u{1}*{\n  \"a\": 1}".into());
+        assert_eq!(letter.lines()[4..], ["\\0\\0\\0\\u{1}*{", "  \"a\": 1}"]);
+        letter.record.body = Some(Bytes::from_static(b"\x1f\x8b\n"));
+        let note = "3 bytes that are not UTF-8 text (--json prints them as base64):";
+        assert_eq!(letter.lines()[4..], [note, "\\x1f\\x8b\\n"]);
     }
 
     #[test]

@@ -21,8 +21,16 @@ use crate::restart::chain;
 /// The dead-letter topics of some bindings, one after the other.
 pub(super) struct Places<'a> {
     config: &'a Config,
-    left: VecDeque<(&'a Name, &'a Topic)>,
+    left: VecDeque<Listed>,
     current: Option<Place>,
+}
+
+/// A dead-letter topic.
+struct Listed {
+    transport: Name,
+    topic: Topic,
+    /// Whether the configuration names it. The topic of misplaced answers may never be needed.
+    is_named: bool,
 }
 
 /// One that is being read.
@@ -46,19 +54,27 @@ impl<'a> Places<'a> {
     /// # Errors
     /// When there is no binding of a name.
     pub(super) fn of(config: &'a Config, bindings: &[String]) -> Result<Self, Misuse> {
-        let known = |name: &String| config.bindings.iter().any(|it| it.name.as_str() == name);
+        let own = config.reply_bindings();
+        let all = || config.bindings.iter().chain(&own);
+        let known = |name: &String| all().any(|it| it.name.as_str() == name);
         if let Some(unknown) = bindings.iter().find(|name| !known(name)) {
             return Err(Misuse(format!("--binding: there is no binding {unknown}")));
         }
-        let chosen = config.bindings.iter();
-        let chosen = chosen.filter(|it| {
+        let chosen = all().enumerate().filter(|(_, it)| {
             bindings.is_empty() || bindings.iter().any(|name| it.name.as_str() == name)
         });
-        let places = chosen.map(|it| (it.dead_letter_transport(), &it.dead_letter.topic.0));
         let (mut seen, mut left) = (BTreeSet::new(), VecDeque::new());
-        for (transport, topic) in places {
+        for (index, binding) in chosen {
+            let (transport, topic) = (
+                binding.dead_letter_transport(),
+                &binding.dead_letter.topic.0,
+            );
             if seen.insert((transport.as_str(), topic.as_str())) {
-                left.push_back((transport, topic));
+                left.push_back(Listed {
+                    transport: transport.clone(),
+                    topic: topic.clone(),
+                    is_named: index < config.bindings.len(),
+                });
             }
         }
         Ok(Self {
@@ -81,10 +97,10 @@ impl<'a> Places<'a> {
                 reach::close(&place.transport).await;
                 self.current = None;
             }
-            let Some((transport, topic)) = self.left.pop_front() else {
+            let Some(listed) = self.left.pop_front() else {
                 return Ok(None);
             };
-            self.current = open(self.config, transport, topic).await?;
+            self.current = open(self.config, &listed).await?;
         }
     }
 }
@@ -99,10 +115,14 @@ pub(super) async fn connect(config: &Config, name: &Name) -> anyhow::Result<AnyT
 }
 
 /// Starts to read a topic. `None` if it does not exist.
-async fn open(config: &Config, name: &Name, topic: &Topic) -> anyhow::Result<Option<Place>> {
+async fn open(config: &Config, listed: &Listed) -> anyhow::Result<Option<Place>> {
+    let (name, topic) = (&listed.transport, &listed.topic);
     let transport = connect(config, name).await?;
     let failed = |error: TransportError| anyhow!("transport {}: {}", name.as_str(), chain(&error));
     let missing = || {
+        if !listed.is_named {
+            return;
+        }
         complain_line(&format!(
             "transport {}: nothing stores {}, so there are no dead letters",
             name.as_str(),

@@ -21,6 +21,8 @@ use crate::restart::chain;
 /// Publishes to the sources of bindings, and reports what happens to each dead letter.
 struct Resender<'a> {
     config: &'a Config,
+    /// The bindings of the configuration, and those for misplaced answers.
+    bindings: &'a [BindingConfig],
     /// The positions that the user has named, and that were not found yet.
     unseen: BTreeSet<&'a str>,
     connected: BTreeMap<&'a Name, AnyTransport>,
@@ -49,8 +51,10 @@ type Sent<'a> = (&'a Letter, Confirmation);
 /// When the configuration is invalid, a bus cannot be reached, or one cannot be published.
 pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<Status> {
     let config = load(&selection.common.config.path)?;
+    let bindings = [config.bindings.clone(), config.reply_bindings()].concat();
     let mut resender = Resender {
         config: &config,
+        bindings: &bindings,
         unseen: selection.positions.iter().map(String::as_str).collect(),
         connected: BTreeMap::new(),
         output: Output::new(),
@@ -119,7 +123,7 @@ impl<'a> Resender<'a> {
 
     fn binding_of(&self, letter: &Letter) -> Option<&'a BindingConfig> {
         let name = letter.binding()?;
-        let mut bindings = self.config.bindings.iter();
+        let mut bindings = self.bindings.iter();
         bindings.find(|binding| binding.name.as_str() == name)
     }
 
@@ -193,6 +197,12 @@ fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, Strin
     if letter.is_reduced() {
         return Err(
             "its body was too large for the dead-letter topic: read it at its origin".to_owned(),
+        );
+    }
+    if letter.keeps_hops() {
+        return Err(
+            "its `hops` are in its body, which is not changed, so it would be refused again: raise `limits.max_hops`, or publish the event without `hops`"
+                .to_owned(),
         );
     }
     let topic = letter.topic().unwrap_or_default();

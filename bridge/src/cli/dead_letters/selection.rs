@@ -30,8 +30,8 @@ pub(super) struct Selection {
     /// Only those with this reason, such as no_route.
     #[arg(long, value_name = "CODE")]
     reason: Option<String>,
-    /// Only those of this stage: receive, detect, resolve, route, publish, execute or answer.
-    #[arg(long)]
+    /// Only those of this stage.
+    #[arg(long, value_parser = STAGES)]
     stage: Option<String>,
     /// Only messages that were read from this topic or, for answers, with this reply topic.
     #[arg(long)]
@@ -45,6 +45,11 @@ pub(super) struct Selection {
     #[command(flatten)]
     pub(super) common: Common,
 }
+
+/// Where a message can fail.
+const STAGES: [&str; 7] = [
+    "receive", "detect", "resolve", "route", "publish", "execute", "answer",
+];
 
 // === impl Selection ===
 

@@ -15,17 +15,21 @@ const CLOCK: Origin = "the clock";
 const SOURCE: Origin = "where the payload was received";
 const JSON: Origin = "the payload is JSON";
 const FAMILY: Origin = "the payload's family";
+const DATA: Origin = "the data, by fill_from_data";
 /// The origin of attributes that this table does not list.
 const MAPPING: Origin = "the mapping";
 
-/// Every attribute of the event with its origin, in the order of the event.
-pub(super) fn of(mapped: &Mapped) -> Vec<(String, Origin)> {
+/// Every attribute of the event with its origin, in the order of the event. `filled` are those that were taken from the
+/// data.
+pub(super) fn of(mapped: &Mapped, filled: &[&str]) -> Vec<(String, Origin)> {
     let core = mapped.event.core_attributes().map(|(name, _)| name);
     let extensions = mapped.event.extensions().map(|(name, _)| name);
     let known = core.filter(|name| *name != "specversion").chain(extensions);
-    known
-        .map(|name| (name.to_owned(), origin(mapped, name)))
-        .collect()
+    let origin = |name| match filled.contains(&name) {
+        true => DATA,
+        false => origin(mapped, name),
+    };
+    known.map(|name| (name.to_owned(), origin(name))).collect()
 }
 
 fn origin(mapped: &Mapped, name: &str) -> Origin {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use a2abus_plugin::event::SPEC_VERSION;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
-use a2abus_plugin::{Family, Mapped};
+use a2abus_plugin::{Family, Mapped, Text};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -33,7 +33,16 @@ pub(super) struct DetectionOutput {
 // === impl ExplainOutput ===
 
 impl ExplainOutput {
-    pub(super) fn of(mapped: &Mapped, routing: Option<&Routing<'_>>) -> Self {
+    /// `filled` are the attributes that were taken from the data of a CloudEvent; `reply_address` is the one that the
+    /// event or its message names.
+    pub(super) fn of(
+        mapped: &Mapped,
+        filled: &[&str],
+        reply_address: Option<&Text>,
+        routing: Option<&Routing<'_>>,
+    ) -> Self {
+        let route =
+            |routing: &Routing<'_>| routing.output(&mapped.event, mapped.kind, reply_address);
         let detection = mapped.detection;
         Self {
             because: DetectionOutput {
@@ -41,8 +50,8 @@ impl ExplainOutput {
                 member: detection.member,
                 value: deciding_value(mapped),
             },
-            origins: origins::of(mapped),
-            route: routing.map(|routing| routing.output(&mapped.event, mapped.kind)),
+            origins: origins::of(mapped, filled),
+            route: routing.map(route),
         }
     }
 

@@ -11,6 +11,7 @@ use super::routing::{DestinationOutput, RouteOutput};
 use super::unknown::ForwardedUnknown;
 use crate::cli::payload::{Refusal, display_value};
 use crate::config::OnUnknown;
+use crate::names::Mode;
 
 /// Bytes of the payload that are shown on each side of an error.
 const AROUND: usize = 32;
@@ -75,7 +76,7 @@ pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
     section(
         &mut report,
         &format!("unit {}", refusal.index),
-        &format!("refused: {}", refusal.kind),
+        &format!("refused: {}", refusal.code),
     );
     section(&mut report, "why", &refusal.message);
     let place = match refusal.pointer.as_str() {
@@ -152,6 +153,9 @@ fn routed(report: &mut String, route: &RouteOutput) {
     if let Some(note) = route.note {
         section(report, "note", note);
     }
+    if let Some(converted) = &route.converted {
+        section(report, "becomes", converted.get());
+    }
     let steps: Vec<String> = route
         .steps
         .iter()
@@ -165,6 +169,9 @@ fn routed(report: &mut String, route: &RouteOutput) {
     section(report, "goes", &places.join("\n"));
     if let Some(reason) = route.reason {
         section(report, "goes", &format!("to the dead letters: {reason}"));
+    }
+    if let Some(detail) = &route.detail {
+        section(report, "why", detail);
     }
     if let Some(fix) = route.fix() {
         section(report, "fix", fix);
@@ -184,11 +191,12 @@ fn place(destination: &DestinationOutput) -> String {
                 .as_ref()
                 .map_or("no key".to_owned(), |key| format!("key {key:?}"));
             let mode = match mode {
-                crate::names::Mode::Binary => "binary",
-                crate::names::Mode::Structured => "structured",
+                Some(Mode::Binary) => "binary mode",
+                Some(Mode::Structured) => "structured mode",
+                None => "the bytes as they came",
             };
             let answers = if *answers { ", answers requests" } else { "" };
-            format!("transport {transport}, topic {topic}, {key}, {mode} mode{answers}")
+            format!("transport {transport}, topic {topic}, {key}, {mode}{answers}")
         }
         DestinationOutput::Refused { transport, error } => {
             format!("NOT to transport {transport}: {error}")
@@ -262,7 +270,7 @@ routes:
         };
         let routing = Routing::new(place).unwrap();
         match unit {
-            Ok(unit) => mapped(&unit, &ExplainOutput::of(&unit, Some(&routing))),
+            Ok(unit) => mapped(&unit, &ExplainOutput::of(&unit, &[], None, Some(&routing))),
             Err(refusal) => refused(&refusal.into(), &payload),
         }
     }

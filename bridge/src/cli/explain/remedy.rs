@@ -11,7 +11,7 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
             "encode the payload as UTF-8; decompress or decode compressed and Avro records first"
         }
         K::NotJson => {
-            "make the payload one JSON value, or one per line; look at the marked position"
+            "make the payload one JSON value, or one per line; decode records that begin with other bytes (Avro, Protobuf, a schema registry's zero byte and schema id) first"
         }
         K::TooLarge => {
             "make the payload smaller or split the batch, or raise limits.max_bytes, max_members or max_units"
@@ -20,7 +20,7 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         K::NotAnObject => "send a JSON object, or an array of objects for a batch",
         K::EmptyBatch => "put at least one message into the batch, or send nothing",
         K::UnsupportedVersion => {
-            "write \"jsonrpc\":\"2.0\" (a string), or \"specversion\":\"1.0\" for a CloudEvent"
+            "write the version that this bridge reads: \"jsonrpc\":\"2.0\" (a string), \"specversion\":\"1.0\", for A2E and E2A 1.x"
         }
         K::DuplicateMember => "remove the duplicate: two readers could see two different values",
         K::BadId => {
@@ -43,11 +43,19 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         }
         K::BadCloudEvent => "fix the named attribute; CloudEvents 1.0 defines its values",
         K::Unknown => {
-            "add \"jsonrpc\":\"2.0\", or set on_unknown: wrap on the binding to forward it unchanged"
+            "add what marks its protocol: \"jsonrpc\":\"2.0\" or, for a CloudEvent, the strings specversion, id, source and type; or set on_unknown: wrap on the binding to forward it unchanged"
         }
         K::WrongFamily => {
             "send it to a binding of its own family, or remove `strict` from this one"
         }
-        _ => "look at the message",
+        K::MissingVersion => "add the protocol_version to the answer",
+        K::MissingId => "add an id, or remove strict_ids from the mapping of the binding",
+        K::MissingCollaborationId => {
+            "send the whole workflow as one message, or give all its lines the same collaborationid"
+        }
+        K::LinkLocal => {
+            "do not send messages about a connection (handshake, ping, pong, shutdown) to the bus, or wrap them in a CloudEvent"
+        }
+        _ => "see the reason above",
     }
 }

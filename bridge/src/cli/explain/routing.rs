@@ -1,16 +1,25 @@
 //! Where an event goes, and why.
 
-use a2abus_plugin::{Event, Kind, extension};
-use serde::Serialize;
+use std::borrow::Cow;
 
+use a2abus_plugin::{Event, Kind, Text, extension, format};
+use a2abus_transports::content_mode::ProtocolBinding;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
 use crate::cli::payload::EntryPoint;
-use crate::config::{BindingConfig, Claim, Mode, Name, Role};
+use crate::config::{BindingConfig, Claim, Mode, Name, Role, TransportType};
+use crate::pipeline::adapt::{AdaptError, Adapters};
 use crate::route::{Destination, RouteMatch, RouteTable, RuleCheck};
 
 /// The routes for one entry point.
 #[derive(Debug)]
 pub(super) struct Routing<'a> {
     table: RouteTable,
+    adapters: Adapters,
+    /// Where requests may ask for their answers; `None` for HTTP.
+    reply_addresses: Option<AllowedReplyAddresses>,
     entry: EntryPoint<'a>,
 }
 
@@ -24,6 +33,12 @@ pub(super) struct RouteOutput {
     /// The reason of the dead letter, if it becomes one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'static str>,
+    /// Why it becomes one, if the routes do not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) detail: Option<String>,
+    /// The event that `convert` of the binding or the route makes of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) converted: Option<Box<RawValue>>,
     /// The routes that were tried, in order.
     pub(super) steps: Vec<RuleCheck>,
     /// Where it goes.
@@ -42,7 +57,9 @@ pub(super) enum DestinationOutput {
         transport: Name,
         topic: String,
         key: Option<String>,
-        mode: Mode,
+        /// `None` if the bytes are published as they came.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mode: Option<Mode>,
         /// Whether this is the one of several destinations whose answers count.
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         answers: bool,
@@ -71,7 +88,23 @@ impl<'a> Routing<'a> {
             config.limits.max_hops,
         );
         let table = table.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
-        Ok(Self { table, entry })
+        let allowed = |binding: &BindingConfig| {
+            let replies = binding.replies.as_ref().map(|topic| topic.0.clone());
+            let listed = binding.reply_topics.iter().map(|pattern| &pattern.0);
+            let transport = config.transports.get(&binding.transport);
+            let bus = match transport.map(|it| it.transport_type()) {
+                Some(TransportType::Kafka) => ProtocolBinding::Kafka,
+                Some(TransportType::Nats) => ProtocolBinding::Nats,
+                Some(TransportType::Memory) | None => ProtocolBinding::Memory,
+            };
+            AllowedReplyAddresses::new(replies, listed, &config.calls.reply_topic.0, bus)
+        };
+        Ok(Self {
+            table,
+            adapters: Adapters::new(config),
+            reply_addresses: entry.binding.map(allowed).transpose()?,
+            entry,
+        })
     }
 
     /// The binding of the entry point; `None` for HTTP.
@@ -79,13 +112,21 @@ impl<'a> Routing<'a> {
         self.entry.binding
     }
 
-    pub(super) fn output(&self, event: &Event, kind: Kind) -> RouteOutput {
+    /// `reply_address` is the one that the event or its message names.
+    pub(super) fn output(
+        &self,
+        event: &Event,
+        kind: Kind,
+        reply_address: Option<&Text>,
+    ) -> RouteOutput {
         let binding = self.entry.name();
         let is_answer = matches!(kind, Kind::Response | Kind::Stream);
         let mut output = RouteOutput {
             binding: binding.to_owned(),
             chosen: None,
             reason: None,
+            detail: None,
+            converted: None,
             steps: Vec::new(),
             destinations: Vec::new(),
             note: is_answer.then_some(ANSWER),
@@ -98,26 +139,50 @@ impl<'a> Routing<'a> {
             output.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
             return output;
         }
+        let named = reply_address.filter(|_| kind == Kind::Request);
+        if let (Some(addresses), Some(name)) = (&self.reply_addresses, named)
+            && let Err(refused) = addresses.named(name, None)
+        {
+            output.reason = Some(Refused::REASON);
+            output.detail = Some(refused.to_string());
+            return output;
+        }
         let mut event = event.clone();
         let trusts = |binding: &BindingConfig| binding.trusts.contains(&Claim::SourceAgent);
         if !self.entry.binding.is_some_and(trusts) {
             event.remove(extension::SOURCE_AGENT);
         }
-        let event = &event;
-        let explanation = self.table.explain(event, binding);
+        if let Err(error) = self.route(&event, &mut output) {
+            output.reason = Some(error.reason());
+            output.detail = Some(error.to_string());
+        }
+        output
+    }
+
+    /// Converts the event as its binding and route say, and finds its destinations.
+    fn route(&self, event: &Event, output: &mut RouteOutput) -> Result<(), AdaptError> {
+        let binding = self.entry.name();
+        let of_binding = self.adapters.at_binding(binding, event)?;
+        let explanation = self.table.explain(&of_binding, binding);
         output.steps = explanation.steps;
         output.chosen = match explanation.chosen {
             RouteMatch::Route(name) => Some(name),
             RouteMatch::Default => self.table.default_route().map(|route| route.name().clone()),
             RouteMatch::Nothing => None,
         };
-        let Some(route) = self.table.route(event, binding) else {
+        let Some(route) = self.table.route(&of_binding, binding) else {
+            output.converted = shown(&of_binding);
             output.reason = Some("no_route");
-            return output;
+            return Ok(());
         };
+        let of_route = self
+            .adapters
+            .at_route(route.name().text(), binding, &of_binding)?;
+        output.converted = shown(&of_route).or_else(|| shown(&of_binding));
+        let event = &*of_route;
         if route.next_hops(event).is_err() {
             output.reason = Some("too_many_hops");
-            return output;
+            return Ok(());
         }
         output.destinations = route
             .destinations()
@@ -132,8 +197,18 @@ impl<'a> Routing<'a> {
         if output.destinations.iter().any(is_refused) {
             output.reason = Some("bad_destination");
         }
-        output
+        Ok(())
     }
+}
+
+/// The event as JSON, if it has been converted.
+fn shown(adapted: &Cow<'_, Event>) -> Option<Box<RawValue>> {
+    let Cow::Owned(event) = adapted else {
+        return None;
+    };
+    let mut json = Vec::new();
+    format::write(event, &mut json);
+    RawValue::from_string(String::from_utf8(json).ok()?).ok()
 }
 
 // === impl RouteOutput ===
@@ -144,6 +219,17 @@ impl RouteOutput {
         self.reason.is_some()
     }
 
+    /// The payload is published as it came, without an event.
+    pub(super) fn as_it_came(mut self) -> Self {
+        self.converted = None;
+        for destination in &mut self.destinations {
+            if let DestinationOutput::Reachable { mode, .. } = destination {
+                *mode = None;
+            }
+        }
+        self
+    }
+
     /// How to get the event routed.
     pub(super) fn fix(&self) -> Option<&'static str> {
         Some(match self.reason? {
@@ -152,6 +238,13 @@ impl RouteOutput {
             }
             NOT_AN_ANSWER => {
                 "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"
+            }
+            Refused::REASON => {
+                "let the request name another topic, or add this one to reply_topics"
+            }
+            "invalid_record" => "correct the named members, or remove `validate`",
+            "convert_failed" => {
+                "send a record that the conversion knows, or remove `convert` from the binding or route"
             }
             "too_many_hops" => {
                 "the event is in a loop: find the route that leads back, or raise limits.max_hops"
@@ -174,7 +267,7 @@ impl DestinationOutput {
                 key: resolved
                     .key
                     .map(|key| String::from_utf8_lossy(&key).into_owned()),
-                mode: resolved.mode,
+                mode: Some(resolved.mode),
                 answers,
             },
             Err(error) => Self::Refused {

@@ -43,7 +43,12 @@ impl<'a> ForwardedUnknown<'a> {
             && binding.on_unknown != OnUnknown::Reject;
         is_carried.then(|| {
             let event = options.wrapped(&refusal.bytes);
-            let route = routing.output(&event, Kind::Notification);
+            let address = options.reply_address(&event);
+            let route = routing.output(&event, Kind::Notification, address.as_ref());
+            let route = match binding.on_unknown {
+                OnUnknown::Pass => route.as_it_came(),
+                OnUnknown::Wrap | OnUnknown::Reject => route,
+            };
             Self {
                 refusal,
                 how: binding.on_unknown,

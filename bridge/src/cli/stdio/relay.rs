@@ -7,7 +7,7 @@
 //!                  session opened > GET ──> changed lists ─────────────────────┘
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
@@ -18,6 +18,7 @@ use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use anyhow::Context as _;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -59,6 +60,16 @@ struct Link {
     session: Mutex<Option<HeaderValue>>,
     /// The requests in progress, by the JSON token of their id.
     running: Mutex<HashMap<Text, CancellationToken>>,
+    questions: Mutex<Questions>,
+}
+
+/// The requests of servers that the client has not answered.
+#[derive(Debug, Default)]
+struct Questions {
+    /// Their ids, as JSON.
+    open: HashSet<Text>,
+    /// The client has ended its input, so it answers none of them.
+    is_over: bool,
 }
 
 /// A notification or an answer: its headers and its body.
@@ -118,6 +129,7 @@ impl Relay {
             output: sender,
             session: Mutex::default(),
             running: Mutex::default(),
+            questions: Mutex::default(),
         };
         let (link, mut posting) = (Arc::new(link), JoinSet::new());
         let (posts, mut to_send) = mpsc::channel::<Post>(QUEUE);
@@ -138,13 +150,15 @@ impl Relay {
         })
     }
 
-    /// Relays messages until the input ends, and then finishes the requests in progress.
+    /// Relays messages until the input ends, and then finishes the requests in progress. When `stop` ends, it cancels
+    /// them.
     ///
     /// # Errors
     /// [`Closed`] when the reader has closed the output; otherwise when the input cannot be read.
     pub(super) async fn run<R: AsyncRead + Unpin>(
         mut self,
         mut lines: Lines<R>,
+        stop: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let (_, none) = mpsc::channel(1);
         let output = std::mem::replace(&mut self.output, none);
@@ -153,6 +167,11 @@ impl Relay {
         let relayed = tokio::select! {
             relayed = self.relay(&mut lines) => relayed,
             Some(written) = writing.join_next() => return written?,
+            () = stop => {
+                // If the bridge does not answer, its own timeouts end the requests.
+                drop(timeout(END_TIMEOUT, self.link.cancel_all()).await);
+                Ok(())
+            }
         };
         self.lasting.shutdown().await;
         self.link.end_session().await;
@@ -175,6 +194,7 @@ impl Relay {
                 None => break,
             }
         }
+        self.link.decline_questions().await;
         while let Some(ended) = self.answers.join_next().await {
             ended?;
         }
@@ -222,7 +242,10 @@ impl Relay {
             }
             (Some("notifications/initialized"), None) => {
                 self.link.forward(message.headers(), body.clone()).await;
-                self.listen();
+                // Without a session, the bridge would open one of the legacy transport.
+                if lock(&self.link.session).is_some() {
+                    self.listen();
+                }
             }
             (Some(method), Some(id)) => {
                 let request = Request::new(id.get().into(), message.headers(), body.clone());
@@ -235,7 +258,10 @@ impl Relay {
                     _ => self.begin(request).await,
                 }
             }
-            _ => {
+            (method, id) => {
+                if let (None, Some(id)) = (method, id) {
+                    self.link.questions().open.remove(id.get());
+                }
                 let post = (message.headers(), body.clone());
                 // The receiving task lives longer than this sender.
                 drop(self.posts.send(post).await);
@@ -357,7 +383,7 @@ impl Link {
             match messages.next().await {
                 Ok(Some(message)) if messages.is_stream() || is_response(&message, &id) => {
                     is_answered |= is_response(&message, &id);
-                    self.write(message).await;
+                    self.pass(message).await;
                 }
                 Ok(Some(message)) => return self.refused(id, status, &message).await,
                 Ok(None) if is_answered => return Ok(()),
@@ -445,7 +471,7 @@ impl Link {
                     failed = 0;
                     let mut messages = Messages::of(response, MAX_MESSAGE);
                     while let Ok(Some(message)) = messages.next().await {
-                        self.write(message).await;
+                        self.pass(message).await;
                     }
                 }
                 Ok(_) | Err(_) => {}
@@ -453,6 +479,55 @@ impl Link {
             let pause = PAUSES[failed.min(PAUSES.len() - 1)];
             sleep(Duration::from_secs(pause)).await;
             failed += 1;
+        }
+    }
+
+    /// Passes a message of the bridge to the client. Declines a question that the client no longer answers.
+    async fn pass(&self, message: Bytes) {
+        if let Some(id) = question_id(&message) {
+            let is_over = {
+                let mut questions = self.questions();
+                questions.open.insert(id.clone());
+                questions.is_over
+            };
+            if is_over {
+                return self.decline(id).await;
+            }
+        }
+        self.write(message).await;
+    }
+
+    /// Declines the open questions, and those that follow: the client has ended its input.
+    async fn decline_questions(&self) {
+        let open = {
+            let mut questions = self.questions();
+            questions.is_over = true;
+            std::mem::take(&mut questions.open)
+        };
+        for id in open {
+            self.decline(id).await;
+        }
+    }
+
+    async fn decline(&self, id: Text) {
+        let failure = Failure::new(Reason::Cancelled, "the client has ended");
+        let body = failure.render(&Recipient::new(id, Dialect::Mcp));
+        self.forward(Vec::new(), body).await;
+    }
+
+    /// Cancels all requests in progress.
+    async fn cancel_all(&self) {
+        self.decline_questions().await;
+        let ids: Vec<Text> = self.running().keys().cloned().collect();
+        let cancels = ids.iter().map(|id| {
+            let cancel = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the client has ended"}}}}"#
+            );
+            self.forward(Vec::new(), cancel.into())
+        });
+        // A request without a session is cancelled by closing its connection.
+        if lock(&self.session).is_some() {
+            join_all(cancels).await;
         }
     }
 
@@ -482,6 +557,10 @@ impl Link {
     fn running(&self) -> MutexGuard<'_, HashMap<Text, CancellationToken>> {
         lock(&self.running)
     }
+
+    fn questions(&self) -> MutexGuard<'_, Questions> {
+        lock(&self.questions)
+    }
 }
 
 /// Whether a message answers the request with this id. A batch has no id: any array answers it.
@@ -493,6 +572,13 @@ fn is_response(message: &[u8], id: &str) -> bool {
     message.is_ok_and(|message| {
         message.method.is_none() && message.id.is_some_and(|own| own.get() == id)
     })
+}
+
+/// The id of a request of the server.
+fn question_id(message: &[u8]) -> Option<Text> {
+    let message: Message<'_> = serde_json::from_slice(message).ok()?;
+    let id = message.id.filter(|_| message.method.is_some())?;
+    Some(id.get().into())
 }
 
 /// Locks, even after a panic of another holder: every change leaves the value consistent.

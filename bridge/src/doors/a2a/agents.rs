@@ -10,7 +10,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -217,6 +217,7 @@ impl A2a {
             let frame = watching.next().await?;
             Some((frame, watching))
         });
+        let frames = frames.take_until(self.drain.clone().cancelled_owned());
         frames_response(frames, self.door.client_budget(request.extensions()))
     }
 }

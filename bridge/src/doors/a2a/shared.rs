@@ -7,6 +7,7 @@ use a2abus_plugin::Text;
 use arc_swap::ArcSwap;
 use bytesize::ByteSize;
 use http::{HeaderMap, StatusCode, Uri};
+use tokio_util::sync::CancellationToken;
 
 use super::card::OfferedInterfaces;
 use super::limits::Limits;
@@ -61,6 +62,8 @@ pub(crate) struct A2a {
     pub(in crate::doors) settings: Settings,
     /// When the cards were created.
     pub(super) changed: SystemTime,
+    /// Cancelled when the bridge drains, which ends the streams of agents.
+    pub(super) drain: CancellationToken,
 }
 
 // === impl LiveSettings ===
