@@ -39,6 +39,7 @@ use crate::calls::{self, Answer, CallError};
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
+use crate::object::present;
 use crate::shares::{Share, Shares};
 use crate::state::body;
 use crate::state::{
@@ -883,7 +884,8 @@ impl AgentAnswer {
     pub(crate) fn of(part: calls::Part) -> Option<Self> {
         #[derive(Deserialize)]
         struct Response<'a> {
-            #[serde(borrow, default)]
+            // `null` is a result.
+            #[serde(borrow, default, deserialize_with = "present")]
             result: Option<&'a RawValue>,
             #[serde(borrow, default)]
             error: Option<&'a RawValue>,

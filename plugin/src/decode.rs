@@ -171,7 +171,11 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
 
     /// One object, or the first line of several.
     fn document(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        self.facts.read(reader)?;
+        if let Err(error) = self.facts.read(reader) {
+            let sender = self.sender_of_broken(&error);
+            self.refuse(self.payload.clone(), error, None, sender);
+            return Ok(());
+        }
         let line_ended = skip_to_line_end(reader);
         reader.skip_white_space();
         if reader.peek().is_none() {
@@ -239,7 +243,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
                         self.lines = None;
                         let line = self.payload.get(start..end).unwrap_or_default();
                         let end = start + line.trim_ascii_end().len();
-                        self.refuse(self.payload.slice(start..end), error, None, None);
+                        let sender = self.sender_of_broken(&error);
+                        self.refuse(self.payload.slice(start..end), error, None, sender);
                     }
                 }
             }
@@ -300,6 +305,18 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             id,
             sender,
         }));
+    }
+
+    /// The sender of a value that is not JSON, from the members before the error.
+    #[cold]
+    fn sender_of_broken(&self, error: &DecodeError) -> Option<Box<RefusedSender>> {
+        let parser = Parser {
+            base: 0,
+            facts: self.facts,
+            hint: self.hint,
+        };
+        let is_broken = error.kind() == DecodeErrorKind::NotJson;
+        is_broken.then(|| parser.sender()).flatten()
     }
 
     /// Adds the value as a unit with exactly its bytes.

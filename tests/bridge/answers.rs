@@ -310,6 +310,25 @@ async fn cloudevents_marked_stream_are_parts_and_plain_data_become_results() {
     world.end().await;
 }
 
+/// Its only reference to the call is the id in its body.
+#[tokio::test]
+async fn an_answer_that_is_too_large_ends_its_call_with_the_reason() {
+    let mut world = World::with(&format!("{CONFIG}limits: {{ max_bytes: 64KiB }}\n")).await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let result = format!("\"{}\"", "x".repeat(100 << 10));
+    world
+        .publish("responses", response(&request.id, &result))
+        .await;
+    let error = answer.next().await.unwrap().unwrap_err();
+    let why = error.to_string();
+    assert!(
+        why.contains("larger than the limit of 65536 bytes"),
+        "{why}"
+    );
+    world.end().await;
+}
+
 /// The Python SDK of CloudEvents writes Booleans in headers as `True` and `False`.
 #[tokio::test]
 async fn the_last_part_is_marked_in_any_case() {

@@ -429,6 +429,29 @@ fn lines_after_a_byte_order_mark_are_one_unit_each() {
     assert_eq!(units[0].as_ref().unwrap().bytes, CALL);
 }
 
+/// Its sender waits for an error of its own family. Source: docs/protocols/a2e-messages.md §1.3.
+#[test]
+fn the_sender_of_broken_json_is_read_from_the_members_before_the_error() {
+    let broken = r#"{"type":"tool/call/req","id":"c1","version":"1.0","ts":1,"x":NaN}"#;
+    for payload in [broken.to_owned(), format!("{CALL}\n{broken}")] {
+        let units = outcomes(payload);
+        let refused = units.last().unwrap().as_ref().unwrap_err();
+        assert_eq!(refused.error.kind(), DecodeErrorKind::NotJson);
+        let sender = refused.sender.as_ref().unwrap();
+        assert_eq!(sender.family, Family::A2eMessage);
+        assert_eq!(sender.id.as_deref(), Some("c1"));
+        assert!(sender.expects_answer);
+    }
+    // What comes too late, and JSON-RPC, which demands the id null.
+    for payload in [
+        r#"{"x":NaN,"type":"tool/call/req"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"x":NaN}"#,
+    ] {
+        let units = outcomes(payload);
+        assert!(units[0].as_ref().unwrap_err().sender.is_none(), "{payload}");
+    }
+}
+
 #[test]
 fn indented_json_is_no_line() {
     let indented = "{\n \"jsonrpc\": \"2.0\",\n \"method\": \"a/b\"\n}";
@@ -437,7 +460,7 @@ fn indented_json_is_no_line() {
     check(&format!("{indented}\n \n"), &["jsonrpc"]);
     // The content type says that these are lines.
     let units = outcomes_with(
-        &format!("{CALL}\n{indented}"),
+        format!("{CALL}\n{indented}"),
         &lines_hint(),
         &Limits::default(),
     );

@@ -9,7 +9,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::card;
 use super::health::Health;
@@ -68,6 +68,8 @@ pub(super) const START: Duration = Duration::from_secs(60);
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 /// Maximum number of pages of one of its lists.
 const MAX_PAGES: usize = 50;
+/// How often changed lists are read.
+const REREAD_PAUSE: Duration = Duration::from_secs(1);
 
 // === impl Lifecycle ===
 
@@ -179,7 +181,10 @@ impl Lifecycle {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
+            let again = Instant::now() + REREAD_PAUSE;
             self.settle_subscriptions_until_lists_change(link).await;
+            // A server may report many changes in a row.
+            sleep_until(again).await;
             card = self.refresh_tools(link, &profile).await.or(card);
         }
     }
@@ -302,7 +307,7 @@ async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
         let result = match result {
             Ok(result) => result,
             // It has no such lists.
-            Err(None) => break,
+            Err(None) => return Some(pages),
             Err(Some(why)) => {
                 link.strange(&format!(
                     "an attached server does not answer {method}: {why:.256}"
@@ -314,9 +319,12 @@ async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
         pages.push(result);
         match page {
             Ok(Page { next: Some(next) }) => params = json!({ "cursor": next }),
-            _ => break,
+            _ => return Some(pages),
         }
     }
+    link.strange(&format!(
+        "{method} of an attached server has more than {MAX_PAGES} pages: the rest is ignored"
+    ));
     Some(pages)
 }
 

@@ -121,18 +121,24 @@ impl Web {
 
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, SendError> {
         let own = self.configured().map_err(SendError::before)?;
-        let headers = request.headers_mut();
-        headers.insert(USER_AGENT, AGENT);
-        headers.extend(own);
+        request.headers_mut().insert(USER_AGENT, AGENT);
+        let again = (!own.is_empty()).then(|| request.clone());
+        request.headers_mut().extend(own.clone());
         let response = self.client.open(request).await?;
-        if matches!(
-            response.status(),
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
-        ) {
-            // The secret may have changed.
-            *self.headers() = None;
+        let status = response.status();
+        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            return Ok(response);
         }
-        Ok(response)
+        // The secret may have changed.
+        *self.headers() = None;
+        match (again, self.configured()) {
+            // Nothing was executed.
+            (Some(mut again), Ok(now)) if now != own && status == StatusCode::UNAUTHORIZED => {
+                again.headers_mut().extend(now);
+                Ok(self.client.open(again).await?)
+            }
+            _ => Ok(response),
+        }
     }
 
     /// The configured headers, or why they cannot be read.

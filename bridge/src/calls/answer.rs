@@ -524,6 +524,12 @@ impl Answer {
     /// request, or that its answer is still wanted.
     fn fail(&mut self, error: CallError) -> CallError {
         self.account.failed(&error);
+        if let CallError::BadAnswer(why) = &error
+            && let Some(suppressed) = self.calls.bad_answers.allow()
+        {
+            let agent = self.cancel.target().map(Text::as_str);
+            tracing::warn!(call = %self.id.call, agent, %why, suppressed, "the answer of an agent cannot be used: its caller gets an error");
+        }
         if let Some(sent_calls) = &self.sent_calls
             && self.is_undelivered(&error)
         {

@@ -72,7 +72,12 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
         .into_iter()
         .map(|unit| match unit {
             Ok(unit) => AnswerUnit::of_unit(unit, event, limits),
-            Err(refused) => AnswerUnit::of_refused(refused, event),
+            Err(mut refused) => {
+                if refused.bytes.len() > limits.max_bytes {
+                    refused.id = id_of_large(&refused.bytes, limits);
+                }
+                AnswerUnit::of_refused(refused, event)
+            }
         })
         .collect();
     let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
@@ -88,6 +93,15 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
         }]);
     }
     units
+}
+
+/// The id in a body that is too large, so that its caller gets the error. It is in memory already.
+#[cold]
+fn id_of_large(body: &Bytes, limits: &Limits) -> Option<Id> {
+    let mut limits = *limits;
+    limits.max_bytes = usize::MAX;
+    let units = decode(body, &Hint::default(), &limits);
+    units.into_only().ok()?.ok()?.json_rpc?.id
 }
 
 // === impl AnswerUnit ===

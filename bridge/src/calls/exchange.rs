@@ -515,7 +515,7 @@ impl Exchanges {
         let mut copy = self
             .outbound
             .to_address(requester.bus, event, headers, address)?;
-        copy.message.key = Some(requester.answer_key());
+        copy.message.key = requester.answer_key();
         Ok(copy)
     }
 }

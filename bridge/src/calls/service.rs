@@ -81,6 +81,7 @@ pub struct Calls {
     pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
     pub(super) cancels_lost: LogLimit,
+    pub(super) bad_answers: LogLimit,
     /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
     pub(super) background: TaskTracker,
     pub(super) background_permits: Arc<Semaphore>,
@@ -151,6 +152,7 @@ impl Calls {
             given_up: CancellationToken::new(),
             ended: EndedCalls::new(log),
             cancels_lost: log.limit(Level::WARN, "more cancels were not published"),
+            bad_answers: log.limit(Level::WARN, "more answers of agents could not be used"),
             background: TaskTracker::new(),
             background_permits: Arc::new(Semaphore::new(
                 limits.max_pending.min(Semaphore::MAX_PERMITS),

@@ -34,7 +34,8 @@ pub struct AttachConfig {
     #[serde(default)]
     pub protocol: AttachProtocol,
     /// Headers of every request to `url`, such as `authorization`: texts, or secrets. A secret is the whole header
-    /// value, including `Bearer ` if the server needs it. After a 401 or 403 it is read again.
+    /// value, including `Bearer ` if the server needs it. After a 401 or 403 it is read again, and if it has changed, a
+    /// request that was answered with 401 is sent once more.
     #[serde(default)]
     pub headers: BTreeMap<String, TextOrSecret>,
     /// The environment of the program: texts, or secrets. From the bridge's environment it inherits only `HOME`,

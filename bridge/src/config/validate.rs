@@ -23,8 +23,8 @@ use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::section::Sections;
 use super::{
-    BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig, Names, OnUnknown,
-    Role, StateLog, TransportConfig, TransportType,
+    AgentCardConfig, BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig,
+    Names, OnUnknown, Role, StateLog, TransportConfig, TransportType,
 };
 use crate::names::{Attribute, TemplatePart};
 
@@ -70,10 +70,14 @@ pub(super) fn check_secrets(sections: &Sections, root: &Node, problems: &mut Con
 impl Checker<'_> {
     fn has_work(&mut self) {
         let sections = self.sections;
-        let mut agents = sections.agents.values().flatten();
+        // An agent with an error may be attached.
+        let is_attached = |agent: &Option<AgentCardConfig>| {
+            agent.as_ref().is_none_or(|agent| agent.attach.is_some())
+        };
         let none = sections.bindings.is_empty()
             && !sections.is_broken("bindings")
-            && agents.all(|agent| agent.attach.is_none());
+            && !sections.is_broken("agents")
+            && !sections.agents.values().any(is_attached);
         if none && !self.has_http_listener() {
             self.error(
                 ValuePath::root(),
@@ -86,7 +90,10 @@ impl Checker<'_> {
             || sections.registry.as_ref().is_none_or(|it| it.enabled)
             || sections.is_broken("routes")
             || sections.is_broken("default_route");
-        if !sections.bindings.is_empty() && !routed {
+        let routes = |binding: &Option<BindingConfig>| {
+            binding.as_ref().is_none_or(|it| it.role == Role::Events)
+        };
+        if sections.bindings.iter().any(routes) && !routed {
             self.warning(
                 ValuePath::root().key("routes"),
                 "there is no route, so every event becomes a dead letter",

@@ -39,17 +39,19 @@ pub(crate) struct Requester {
 
 impl Requester {
     /// The message key of its answers, the same for all parts of an answer: the key of the request, or else its
-    /// `collaborationid` or its id.
-    pub(super) fn answer_key(&self) -> Bytes {
+    /// `collaborationid` or its id. `None` for the error of a request without any of them.
+    pub(super) fn answer_key(&self) -> Option<Bytes> {
         let key = || {
             let form = &self.form;
             let token = form.recipient.id();
             let id = serde_json::from_str(token).unwrap_or_else(|_| token.clone());
             let own = form.collaboration_id.as_ref().unwrap_or(&id);
-            let named = own.as_str() != "null";
-            let key = form.request_id.as_ref().filter(|_| !named).unwrap_or(own);
-            Bytes::copy_from_slice(key.as_bytes())
+            let is_named = own.as_str() != "null";
+            let key = Some(own)
+                .filter(|_| is_named)
+                .or(form.request_id.as_ref())?;
+            Some(Bytes::copy_from_slice(key.as_bytes()))
         };
-        self.key.clone().unwrap_or_else(key)
+        self.key.clone().or_else(key)
     }
 }

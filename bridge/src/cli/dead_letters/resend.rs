@@ -14,7 +14,7 @@ use super::super::reach;
 use super::letter::Letter;
 use super::reading::{Places, connect};
 use super::selection::Selection;
-use crate::config::{BindingConfig, Config};
+use crate::config::{BindingConfig, Config, Role};
 use crate::names::Name;
 use crate::restart::chain;
 
@@ -202,6 +202,13 @@ fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, Strin
     if letter.keeps_hops() {
         return Err(
             "its `hops` are in its body, which is not changed, so it would be refused again: raise `limits.max_hops`, or publish the event without `hops`"
+                .to_owned(),
+        );
+    }
+    // What an attached agent is asked is a dead letter only if its answer cannot be published.
+    if binding.role == Role::Agent && matches!(letter.stage(), Some("publish" | "route")) {
+        return Err(
+            "the attached agent has executed this request, and its answer could not be published: sent again, it would be executed again. If that is right, publish it yourself, with a reply address that works"
                 .to_owned(),
         );
     }

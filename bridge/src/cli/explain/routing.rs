@@ -163,6 +163,9 @@ impl<'a> Routing<'a> {
     fn route(&self, event: &Event, output: &mut RouteOutput) -> Result<(), AdaptError> {
         let binding = self.entry.name();
         let of_binding = self.adapters.at_binding(binding, event)?;
+        if let Cow::Owned(event) = &of_binding {
+            output.converted = shown(event);
+        }
         let explanation = self.table.explain(&of_binding, binding);
         output.steps = explanation.steps;
         output.chosen = match explanation.chosen {
@@ -171,14 +174,15 @@ impl<'a> Routing<'a> {
             RouteMatch::Nothing => None,
         };
         let Some(route) = self.table.route(&of_binding, binding) else {
-            output.converted = shown(&of_binding);
             output.reason = Some("no_route");
             return Ok(());
         };
         let of_route = self
             .adapters
             .at_route(route.name().text(), binding, &of_binding)?;
-        output.converted = shown(&of_route).or_else(|| shown(&of_binding));
+        if let Cow::Owned(event) = &of_route {
+            output.converted = shown(event);
+        }
         let event = &*of_route;
         if route.next_hops(event).is_err() {
             output.reason = Some("too_many_hops");
@@ -201,11 +205,8 @@ impl<'a> Routing<'a> {
     }
 }
 
-/// The event as JSON, if it has been converted.
-fn shown(adapted: &Cow<'_, Event>) -> Option<Box<RawValue>> {
-    let Cow::Owned(event) = adapted else {
-        return None;
-    };
+/// The event as JSON.
+fn shown(event: &Event) -> Option<Box<RawValue>> {
     let mut json = Vec::new();
     format::write(event, &mut json);
     RawValue::from_string(String::from_utf8(json).ok()?).ok()
@@ -220,7 +221,7 @@ impl RouteOutput {
     }
 
     /// The payload is published as it came, without an event.
-    pub(super) fn as_it_came(mut self) -> Self {
+    pub(super) fn unchanged(mut self) -> Self {
         self.converted = None;
         for destination in &mut self.destinations {
             if let DestinationOutput::Reachable { mode, .. } = destination {

@@ -46,7 +46,7 @@ impl<'a> ForwardedUnknown<'a> {
             let address = options.reply_address(&event);
             let route = routing.output(&event, Kind::Notification, address.as_ref());
             let route = match binding.on_unknown {
-                OnUnknown::Pass => route.as_it_came(),
+                OnUnknown::Pass => route.unchanged(),
                 OnUnknown::Wrap | OnUnknown::Reject => route,
             };
             Self {
