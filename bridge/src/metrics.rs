@@ -586,7 +586,7 @@ const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",
     unit: "partitions",
     labels: &["binding"],
-    help: "Kafka partitions that are not read because of their own records: a request waits for its answer and holds back too many later records, or nothing of them can be delivered and they use their share of the budget.",
+    help: "Kafka partitions that are not read because of their own records: a request waits for its answer and holds back too many later records, or none of its records can be delivered and they fill its share of the budget.",
 };
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",

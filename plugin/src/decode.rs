@@ -182,15 +182,20 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
             self.push(self.payload.clone(), 0);
             return Ok(());
         }
-        if !line_ended {
-            return Err(reader.not_json("more text after the JSON value"));
-        }
         // Indented JSON is not a line, and neither is what follows it.
         let first = self.payload.get(self.facts.span.range());
-        if first.is_some_and(|first| first.contains(&b'\n')) {
-            return Err(reader.not_json(
-                "more text after a JSON value of several lines: write one value per line, or an array",
-            ));
+        let is_line = line_ended && !first.is_some_and(|first| first.contains(&b'\n'));
+        if !is_line {
+            let why = match line_ended {
+                true => {
+                    "more text after a JSON value of several lines: write one value per line, or an array"
+                }
+                false => "more text after the JSON value",
+            };
+            let error = reader.not_json(why);
+            let sender = self.sender_of_broken(&error);
+            self.refuse(self.payload.clone(), error, None, sender);
+            return Ok(());
         }
         self.lines = Some(Lines::default());
         self.push_value();
@@ -307,16 +312,22 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         }));
     }
 
-    /// The sender of a value that is not JSON, from the members before the error.
+    /// The sender of an A2E request that is not JSON, from the members before the error. The type of other messages does
+    /// not tell whether they are answers, which get no error.
     #[cold]
     fn sender_of_broken(&self, error: &DecodeError) -> Option<Box<RefusedSender>> {
+        let ty = self.facts.text(MemberPath::Type)?;
+        if error.kind() != DecodeErrorKind::NotJson || !ty.ends_with("/req") {
+            return None;
+        }
         let parser = Parser {
             base: 0,
             facts: self.facts,
             hint: self.hint,
         };
-        let is_broken = error.kind() == DecodeErrorKind::NotJson;
-        is_broken.then(|| parser.sender()).flatten()
+        parser
+            .sender()
+            .filter(|sender| sender.family == Family::A2eMessage)
     }
 
     /// Adds the value as a unit with exactly its bytes.

@@ -12,6 +12,7 @@ mod attached;
 mod dead_letters;
 mod durables;
 mod executions;
+mod interruptions;
 mod kafka;
 mod mcp;
 mod missing;

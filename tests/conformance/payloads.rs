@@ -433,7 +433,12 @@ fn lines_after_a_byte_order_mark_are_one_unit_each() {
 #[test]
 fn the_sender_of_broken_json_is_read_from_the_members_before_the_error() {
     let broken = r#"{"type":"tool/call/req","id":"c1","version":"1.0","ts":1,"x":NaN}"#;
-    for payload in [broken.to_owned(), format!("{CALL}\n{broken}")] {
+    let more = r#"{"type":"tool/call/req","id":"c1","version":"1.0","ts":1} {}"#;
+    for payload in [
+        broken.to_owned(),
+        format!("{CALL}\n{broken}"),
+        more.to_owned(),
+    ] {
         let units = outcomes(payload);
         let refused = units.last().unwrap().as_ref().unwrap_err();
         assert_eq!(refused.error.kind(), DecodeErrorKind::NotJson);
@@ -442,10 +447,13 @@ fn the_sender_of_broken_json_is_read_from_the_members_before_the_error() {
         assert_eq!(sender.id.as_deref(), Some("c1"));
         assert!(sender.expects_answer);
     }
-    // What comes too late, and JSON-RPC, which demands the id null.
+    // What comes too late, JSON-RPC, which demands the id null, and what may be an answer.
     for payload in [
         r#"{"x":NaN,"type":"tool/call/req"}"#,
         r#"{"jsonrpc":"2.0","id":1,"x":NaN}"#,
+        r#"{"type":"tool/call/resp","id":"c1","version":"1.0","ts":1,"x":NaN}"#,
+        r#"{"protocol":"A2A","messageType":"FAILURE","metadata":{"correlationId":"c"},"x":NaN}"#,
+        r#"{"request_id":"r","method":"session/prompt","protocol_version":"1.0","x":NaN}"#,
     ] {
         let units = outcomes(payload);
         assert!(units[0].as_ref().unwrap_err().sender.is_none(), "{payload}");

@@ -68,7 +68,7 @@ pub(super) const START: Duration = Duration::from_secs(60);
 pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 /// Maximum number of pages of one of its lists.
 const MAX_PAGES: usize = 50;
-/// How often changed lists are read.
+/// The shortest time between two reads of a server's lists.
 const REREAD_PAUSE: Duration = Duration::from_secs(1);
 
 // === impl Lifecycle ===
@@ -181,10 +181,10 @@ impl Lifecycle {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
-            let again = Instant::now() + REREAD_PAUSE;
+            let next_read = Instant::now() + REREAD_PAUSE;
             self.settle_subscriptions_until_lists_change(link).await;
-            // A server may report many changes in a row.
-            sleep_until(again).await;
+            // Many changes in a row cause one read. Subscriptions to resources wait, too.
+            sleep_until(next_read).await;
             card = self.refresh_tools(link, &profile).await.or(card);
         }
     }

@@ -126,18 +126,23 @@ impl Web {
         request.headers_mut().extend(own.clone());
         let response = self.client.open(request).await?;
         let status = response.status();
-        if !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-            return Ok(response);
+        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            // The secret may have changed.
+            *self.headers() = None;
         }
-        // The secret may have changed.
-        *self.headers() = None;
-        match (again, self.configured()) {
-            // Nothing was executed.
-            (Some(mut again), Ok(now)) if now != own && status == StatusCode::UNAUTHORIZED => {
+        // The server has executed nothing.
+        let Some(mut again) = again.filter(|_| status == StatusCode::UNAUTHORIZED) else {
+            return Ok(response);
+        };
+        match self.configured() {
+            Ok(now) if now != own => {
                 again.headers_mut().extend(now);
                 Ok(self.client.open(again).await?)
             }
-            _ => Ok(response),
+            _ => {
+                *self.headers() = None;
+                Ok(response)
+            }
         }
     }
 

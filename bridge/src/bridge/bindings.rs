@@ -19,7 +19,7 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply_address::AllowedReplyAddresses;
 use crate::calls::{Calls, UNKNOWN_CALLER};
-use crate::config::{AgentCardConfig, AttachConfig, BindingConfig, Config, Name, OnUnknown, Role};
+use crate::config::{AgentCardConfig, AttachConfig, BindingConfig, Config, Name, Role};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::names::DOOR;
@@ -128,11 +128,7 @@ impl Parts<'_> {
             intake,
             role: binding.role,
             ids: binding.mapping.ids,
-            on_unknown: match binding.on_unknown {
-                // A payload of an unknown format may be the input of a conversion.
-                OnUnknown::Reject if binding.convert.is_some() => OnUnknown::Wrap,
-                on_unknown => on_unknown,
-            },
+            on_unknown: binding.effective_on_unknown(),
             data: if binding.fill_from_data {
                 DataLook::ForMissing
             } else {
@@ -205,12 +201,8 @@ impl Parts<'_> {
         binding: &BindingConfig,
         intake: &Intake,
     ) -> Result<AllowedReplyAddresses, BridgeError> {
-        let places = AllowedReplyAddresses::new(
-            binding.replies.as_ref().map(|topic| topic.0.clone()),
-            binding.reply_topics.iter().map(|pattern| &pattern.0),
-            &self.config.calls.reply_topic.0,
-            intake.binding,
-        );
+        let calls = &self.config.calls.reply_topic.0;
+        let places = AllowedReplyAddresses::of_binding(binding, calls, intake.binding);
         places.map_err(in_binding(binding))
     }
 
@@ -350,10 +342,10 @@ impl Parts<'_> {
             else {
                 continue;
             };
+            let name = bus.name.text();
             let too_long = || {
                 BridgeError::Config(format!(
-                    "the name {} is too long for calls",
-                    bus.name.text()
+                    "transport {name}: its name is too long, because the bridge adds the binding replies-{name}"
                 ))
             };
             let binding = BindingConfig::of_replies(&bus.name).ok_or_else(too_long)?;

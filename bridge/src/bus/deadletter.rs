@@ -140,9 +140,20 @@ impl Undeliverable {
 // === impl Stage ===
 
 impl Stage {
+    /// Every stage, in the order of the path.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Receive,
+        Self::Detect,
+        Self::Resolve,
+        Self::Route,
+        Self::Publish,
+        Self::Execute,
+        Self::Answer,
+    ];
+
     /// The name of this stage.
     #[must_use]
-    pub(crate) fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Receive => "receive",
             Self::Detect => "detect",

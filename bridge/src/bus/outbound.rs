@@ -98,6 +98,9 @@ pub enum RoutingError {
     NoTransport(Text),
 }
 
+/// The reason of the dead letter of an event that has passed too many routes.
+pub(crate) const TOO_MANY_HOPS: &str = "too_many_hops";
+
 // === impl RoutingError ===
 
 impl RoutingError {
@@ -118,7 +121,7 @@ impl RoutingError {
             Self::Destination {
                 cause: RouteError::TooManyHops { .. },
                 ..
-            } => "too_many_hops",
+            } => TOO_MANY_HOPS,
             Self::Destination { .. } => "bad_destination",
             Self::Unwritable(_) => "unwritable",
             Self::NotAdapted(error) => error.reason(),

@@ -23,6 +23,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::calls::callid::shown_topic;
 use crate::calls::reply::spring;
+use crate::config::BindingConfig;
 use crate::names::Pattern;
 
 /// The reply addresses that requests of one binding may name.
@@ -124,6 +125,20 @@ pub(crate) fn lossy(name: &[u8]) -> Text {
 // === impl AllowedReplyAddresses ===
 
 impl AllowedReplyAddresses {
+    /// The addresses of a binding of the configuration, on a transport of this kind; `calls` is `calls.reply_topic`.
+    ///
+    /// # Errors
+    /// When a pattern is not a valid glob.
+    pub fn of_binding(
+        config: &BindingConfig,
+        calls: &Topic,
+        binding: ProtocolBinding,
+    ) -> Result<Self, globset::Error> {
+        let replies = config.replies.as_ref().map(|topic| topic.0.clone());
+        let patterns = config.reply_topics.iter().map(|pattern| &pattern.0);
+        Self::new(replies, patterns, calls, binding)
+    }
+
     /// The addresses of a binding with these `replies` and `reply_topics`, on a transport of this kind; `calls` is
     /// `calls.reply_topic`.
     ///

@@ -67,7 +67,7 @@ pub(super) fn plain(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Text of unknown origin, made safe for a terminal without hiding anything: `\0` for a zero byte.
+/// Text of unknown origin, made safe for a terminal: control characters are escaped, `\0` for a zero byte.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

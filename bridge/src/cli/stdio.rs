@@ -37,7 +37,8 @@ An entry for the configuration of an editor or a desktop client:
   { \"mcpServers\": { \"weather\": { \"command\": \"a2abus\", \"args\": [\"stdio\", \"--agent\", \"weather\"] } } }
 
 Reads one JSON-RPC message per line and writes the answers in the same way; logs go to standard error. At the end of \
-standard input it finishes the requests in progress and declines questions of the agent; on SIGTERM it cancels them. With -c it uses the routes and transports of the \
+standard input it declines open questions of the agent and finishes the requests in progress. On SIGTERM or SIGINT it \
+cancels those requests. With -c it uses the routes and transports of the \
 configuration without a running bridge; its bindings, attached agents and listeners are not started. It then listens \
 on a random port of 127.0.0.1, which other users of this machine can reach.")]
 pub(crate) struct StdioArgs {

@@ -53,9 +53,10 @@ pub struct BindingConfig {
     /// Refuse payloads of a family other than `protocol`.
     #[serde(default)]
     pub strict: bool,
-    /// What happens to a JSON object of no known family: `reject` makes it a dead letter, `wrap` makes it an event of type
-    /// `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts its hops in the header `bus-hops`. Other
-    /// payloads, such as Avro, text and tombstones, are always dead letters.
+    /// What happens to a JSON object of no known family: `reject` makes it a dead letter (with `convert`, it acts like
+    /// `wrap`), `wrap` makes it an event of type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts
+    /// its hops in the header `bus-hops`. Payloads that are not a JSON object, such as Avro, text and tombstones, always
+    /// become dead letters.
     #[serde(default)]
     pub on_unknown: OnUnknown,
     /// A conversion (see `a2abus convert --list`) of every record before it is routed (with `role: events`), including

@@ -1,16 +1,26 @@
 //! Conversions from configuration types to the types of the libraries.
 
 use a2abus_plugin::{MapOptions, TypePrefix};
-use a2abus_transports::content_mode::ContentMode;
+use a2abus_transports::content_mode::{ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{AnyTransport, TransportError};
 
 use super::{
-    BindingConfig, Config, Family, MappingConfig, Mode, Name, Notifications, Role, TransportConfig,
-    TransportType,
+    BindingConfig, Config, Family, MappingConfig, Mode, Name, Notifications, OnUnknown, Role,
+    TransportConfig, TransportType,
 };
 
 impl TransportConfig {
+    /// How the transport carries CloudEvents.
+    #[must_use]
+    pub fn protocol_binding(&self) -> ProtocolBinding {
+        match self.transport_type() {
+            TransportType::Kafka => ProtocolBinding::Kafka,
+            TransportType::Nats => ProtocolBinding::Nats,
+            TransportType::Memory => ProtocolBinding::Memory,
+        }
+    }
+
     /// Creates the transport, which connects in the background. The bus does not have to be reachable.
     ///
     /// # Errors
@@ -31,6 +41,15 @@ impl TransportConfig {
 }
 
 impl BindingConfig {
+    /// What happens to objects of no known family. With `convert` they are not rejected: they may be its input.
+    #[must_use]
+    pub fn effective_on_unknown(&self) -> OnUnknown {
+        match self.on_unknown {
+            OnUnknown::Reject if self.convert.is_some() => OnUnknown::Wrap,
+            on_unknown => on_unknown,
+        }
+    }
+
     /// The binding that the bridge itself adds for misplaced answers on a transport; `None` if the name of the transport
     /// is too long for it. It has no topics; the reply reader decides what to read.
     #[must_use]
@@ -45,7 +64,8 @@ impl BindingConfig {
 }
 
 impl Config {
-    /// The bindings that the bridge adds for misplaced answers, if calls are made on their transports.
+    /// The bindings that the bridge adds for misplaced answers: one for each Kafka transport. The bridge uses those of
+    /// the transports on which it makes calls.
     #[must_use]
     pub fn reply_bindings(&self) -> Vec<BindingConfig> {
         let transports = self.transports.iter().filter(|(_, transport)| {

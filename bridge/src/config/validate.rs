@@ -90,10 +90,10 @@ impl Checker<'_> {
             || sections.registry.as_ref().is_none_or(|it| it.enabled)
             || sections.is_broken("routes")
             || sections.is_broken("default_route");
-        let routes = |binding: &Option<BindingConfig>| {
+        let needs_route = |binding: &Option<BindingConfig>| {
             binding.as_ref().is_none_or(|it| it.role == Role::Events)
         };
-        if sections.bindings.iter().any(routes) && !routed {
+        if sections.bindings.iter().any(needs_route) && !routed {
             self.warning(
                 ValuePath::root().key("routes"),
                 "there is no route, so every event becomes a dead letter",

@@ -91,7 +91,7 @@ const CARD_PATHS: [&str; 3] = [
 ];
 
 /// Creates the state that the A2A interface and the EventMesh gateway share.
-/// `drain` ends the streams that never end by themselves.
+/// When `drain` is cancelled, the streams of agents end.
 pub(crate) fn open(door: Door, settings: Settings, drain: CancellationToken) -> Arc<A2a> {
     Arc::new(A2a {
         door,

@@ -46,7 +46,7 @@ const KEYED: Definition = Definition {
     name: "a2abus_keyed_requests_total",
     unit: "requests",
     labels: &["outcome"],
-    help: "Requests with an Idempotency-Key, by outcome: first (executed), replayed (got the stored answer), resumed (the first replica stopped, and this one delivers the answer), differs (the key was used for a different request), running (an earlier request with the key is still in progress), lost (the answer is unknown), unavailable (the log of keys could not be read); and again as timeout, if its caller got that error while the call went on.",
+    help: "Requests with an Idempotency-Key, by outcome; once more as `timeout` if the caller got that error while the call went on.",
 };
 
 const LIMITED: Definition = Definition {

@@ -191,7 +191,7 @@ fn bridge_topics(config: &Config) -> Vec<OwnTopics> {
         agent: None,
     };
     let mut own = Vec::new();
-    for binding in &config.bindings {
+    for binding in config.bindings.iter().chain(&config.reply_bindings()) {
         let attached = match binding.role {
             Role::Agent => AgentCardConfig::attached_by(&binding.name),
             _ => None,

@@ -675,6 +675,10 @@ fn explain_fills_validates_and_converts_like_the_binding() {
 
     let unknown = at("converting", &[], CALL).one();
     assert_eq!(unknown["route"]["reason"], "convert_failed");
+    // With a conversion, an object of no known family is not rejected.
+    let unknown = at("converting", &[], r#"{"hello":1}"#).one();
+    assert_eq!(unknown["on_unknown"], "wrap", "{unknown}");
+    assert_eq!(unknown["route"]["reason"], "convert_failed");
 
     let refused = at("filling", &["--header", "ce_replyto=other"], CALL).one();
     assert_eq!(refused["route"]["reason"], "reply_topic_refused");

@@ -6,9 +6,12 @@ use a2abus_transports::{Header, Headers, LogRecord, Message};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::super::output::{escaped, plain};
+use crate::bus::outbound::TOO_MANY_HOPS;
 use crate::clock;
 
 /// A record of a dead-letter topic.
@@ -34,11 +37,9 @@ const DESCRIPTION: [&str; 10] = [
     "omitted",
     "detail",
 ];
-/// The reason of a message in a loop, and the headers that count its hops: it is resent once the loop is gone.
-const TOO_MANY_HOPS: &str = "too_many_hops";
+/// A message with this reason was in a loop. It is resent without these headers, because the loop has been removed.
 const HOPS: [&str; 3] = ["ce_hops", "ce-hops", "bus-hops"];
 const CONTENT_TYPE: &str = "content-type";
-const STRUCTURED: &str = "application/cloudevents";
 const BATCH: &str = "application/cloudevents-batch+json";
 const EVENT: &str = "application/cloudevents+json";
 
@@ -86,10 +87,16 @@ impl Letter {
     }
 
     /// Whether its count of hops is in its body, which is never changed.
-    pub(super) fn keeps_hops(&self) -> bool {
-        let content_type = self.record.headers.get(CONTENT_TYPE);
-        self.reason() == Some(TOO_MANY_HOPS)
-            && content_type.is_some_and(|it| it.starts_with(STRUCTURED.as_bytes()))
+    pub(super) fn has_hops_in_body(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Event {
+            #[serde(rename = "specversion")]
+            _version: IgnoredAny,
+            #[serde(rename = "hops")]
+            _hops: IgnoredAny,
+        }
+        let body = self.record.body.as_deref().unwrap_or_default();
+        self.reason() == Some(TOO_MANY_HOPS) && serde_json::from_slice::<Event>(body).is_ok()
     }
 
     /// When it became a dead letter.
@@ -103,9 +110,9 @@ impl Letter {
     /// The message as it was, for its topic.
     pub(super) fn message(&self) -> Message {
         let is_unit = self.ours("unit").is_some();
-        let is_looped = self.reason() == Some(TOO_MANY_HOPS);
+        let was_in_loop = self.reason() == Some(TOO_MANY_HOPS);
         let headers = self.record.headers.iter();
-        let kept = headers.filter(|header| is_kept(header, is_looped));
+        let kept = headers.filter(|header| is_kept(header, was_in_loop));
         let headers: Vec<Header> = kept.map(|header| whole_of(header, is_unit)).collect();
         Message {
             key: self.record.key.clone(),
@@ -169,12 +176,12 @@ impl Letter {
                 .value
                 .as_ref()
                 .map_or_else(|| "null".to_owned(), |value| shown(value));
-            format!("{}: {value}", plain(&header.name))
+            format!("{}: {value}", escaped(&header.name))
         }));
         lines.push(String::new());
         let body = record.body.as_deref().unwrap_or_default();
         match std::str::from_utf8(body) {
-            Ok(body) => lines.extend(body.lines().map(escaped)),
+            Ok(body) => lines.extend(body.split('\n').map(escaped)),
             Err(_) => {
                 let note = "bytes that are not UTF-8 text (--json prints them as base64):";
                 lines.push(format!("{} {note}", body.len()));
@@ -185,7 +192,7 @@ impl Letter {
     }
 }
 
-/// Bytes as text that hides nothing.
+/// Bytes as text, with control characters and other bytes escaped.
 fn shown(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => escaped(text),
@@ -194,9 +201,9 @@ fn shown(bytes: &[u8]) -> String {
 }
 
 /// Whether a header of the dead letter belongs to the message, and is still right.
-fn is_kept(header: &Header, is_looped: bool) -> bool {
+fn is_kept(header: &Header, was_in_loop: bool) -> bool {
     let name = header.name.as_str();
-    if is_looped && HOPS.contains(&name) {
+    if was_in_loop && HOPS.contains(&name) {
         return false;
     }
     let is_expiry = matches!(name, "ce_expirytime" | "ce-expirytime");
@@ -282,9 +289,10 @@ mod tests {
         let of = |reason| letter(&[&[("bus-dlq-reason", reason)], &hops[..]].concat());
         assert_eq!(of("too_many_hops").message().headers.len(), 0);
         assert_eq!(of("no_route").message().headers.len(), 3);
-        assert!(!of("too_many_hops").keeps_hops());
-        let structured = [("bus-dlq-reason", "too_many_hops"), ("content-type", EVENT)];
-        assert!(letter(&structured).keeps_hops());
+        assert!(!of("too_many_hops").has_hops_in_body());
+        let mut structured = of("too_many_hops");
+        structured.record.body = Some(r#"{"specversion":"1.0","hops":9}"#.into());
+        assert!(structured.has_hops_in_body());
     }
 
     #[test]

@@ -124,7 +124,11 @@ impl<'a> Resender<'a> {
     fn binding_of(&self, letter: &Letter) -> Option<&'a BindingConfig> {
         let name = letter.binding()?;
         let mut bindings = self.bindings.iter();
-        bindings.find(|binding| binding.name.as_str() == name)
+        let binding = bindings.find(|binding| binding.name.as_str() == name)?;
+        // Every deployment has a binding of this name for misplaced answers.
+        let is_of_replies = binding.topics.is_empty() && binding.role == Role::Responses;
+        let replies = self.config.calls.reply_topic.0.as_str();
+        (!is_of_replies || letter.topic() == Some(replies)).then_some(binding)
     }
 
     async fn transport(&mut self, name: &'a Name) -> anyhow::Result<AnyTransport> {
@@ -199,16 +203,16 @@ fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, Strin
             "its body was too large for the dead-letter topic: read it at its origin".to_owned(),
         );
     }
-    if letter.keeps_hops() {
+    if letter.has_hops_in_body() {
         return Err(
             "its `hops` are in its body, which is not changed, so it would be refused again: raise `limits.max_hops`, or publish the event without `hops`"
                 .to_owned(),
         );
     }
-    // What an attached agent is asked is a dead letter only if its answer cannot be published.
+    // A request to an attached agent becomes a dead letter at these stages only if its answer cannot be published.
     if binding.role == Role::Agent && matches!(letter.stage(), Some("publish" | "route")) {
         return Err(
-            "the attached agent has executed this request, and its answer could not be published: sent again, it would be executed again. If that is right, publish it yourself, with a reply address that works"
+            "the attached agent has executed this request, and its answer could not be published: resending it would execute it again. To do that, publish it yourself, with a reply address that works"
                 .to_owned(),
         );
     }

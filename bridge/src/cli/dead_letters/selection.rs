@@ -3,9 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 
 use super::super::command::ConfigFile;
 use super::letter::Letter;
+use crate::bus::deadletter::Stage;
 use crate::clock;
 
 /// The configuration, and the output format.
@@ -31,7 +33,7 @@ pub(super) struct Selection {
     #[arg(long, value_name = "CODE")]
     reason: Option<String>,
     /// Only those of this stage.
-    #[arg(long, value_parser = STAGES)]
+    #[arg(long, value_parser = PossibleValuesParser::new(Stage::ALL.map(Stage::as_str)))]
     stage: Option<String>,
     /// Only messages that were read from this topic or, for answers, with this reply topic.
     #[arg(long)]
@@ -45,11 +47,6 @@ pub(super) struct Selection {
     #[command(flatten)]
     pub(super) common: Common,
 }
-
-/// Where a message can fail.
-const STAGES: [&str; 7] = [
-    "receive", "detect", "resolve", "route", "publish", "execute", "answer",
-];
 
 // === impl Selection ===
 

@@ -20,7 +20,7 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         K::NotAnObject => "send a JSON object, or an array of objects for a batch",
         K::EmptyBatch => "put at least one message into the batch, or send nothing",
         K::UnsupportedVersion => {
-            "write the version that this bridge reads: \"jsonrpc\":\"2.0\" (a string), \"specversion\":\"1.0\", for A2E and E2A 1.x"
+            "write a version that the bridge reads: \"jsonrpc\":\"2.0\" (a string), \"specversion\":\"1.0\", or 1.x for A2E and E2A"
         }
         K::DuplicateMember => "remove the duplicate: two readers could see two different values",
         K::BadId => {
@@ -43,7 +43,7 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         }
         K::BadCloudEvent => "fix the named attribute; CloudEvents 1.0 defines its values",
         K::Unknown => {
-            "add what marks its protocol: \"jsonrpc\":\"2.0\" or, for a CloudEvent, the strings specversion, id, source and type; or set on_unknown: wrap on the binding to forward it unchanged"
+            "add what marks its protocol: \"jsonrpc\":\"2.0\" or, for a CloudEvent, the strings specversion, id, source and type; or set on_unknown on the binding: wrap makes an event of it, pass publishes the bytes unchanged"
         }
         K::WrongFamily => {
             "send it to a binding of its own family, or remove `strict` from this one"
@@ -56,6 +56,6 @@ pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
         K::LinkLocal => {
             "do not send messages about a connection (handshake, ping, pong, shutdown) to the bus, or wrap them in a CloudEvent"
         }
-        _ => "see the reason above",
+        _ => "see the message",
     }
 }

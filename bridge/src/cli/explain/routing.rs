@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
 use crate::cli::payload::EntryPoint;
-use crate::config::{BindingConfig, Claim, Mode, Name, Role, TransportType};
+use crate::config::{BindingConfig, Claim, Mode, Name, Role, TransportConfig};
 use crate::pipeline::adapt::{AdaptError, Adapters};
 use crate::route::{Destination, RouteMatch, RouteTable, RuleCheck};
 
@@ -18,7 +18,7 @@ use crate::route::{Destination, RouteMatch, RouteTable, RuleCheck};
 pub(super) struct Routing<'a> {
     table: RouteTable,
     adapters: Adapters,
-    /// Where requests may ask for their answers; `None` for HTTP.
+    /// Where requests may ask for their answers; `None` for HTTP, and if the bridge makes no calls.
     reply_addresses: Option<AllowedReplyAddresses>,
     entry: EntryPoint<'a>,
 }
@@ -72,6 +72,7 @@ const ANSWER: &str =
     "an answer: it goes to the call that waits for it; if none does, it takes this route";
 const ANSWER_ONLY: &str = "this binding carries answers: they are matched to the calls that wait for them, by callid, \
     kafka_correlationId, collaborationid or id, and nothing here is routed";
+const ATTACHED: &str = "this binding belongs to an attached agent: its server gets the requests, and nothing here is routed";
 /// The reason of the dead letter of other events on a binding for answers.
 const NOT_AN_ANSWER: &str = "not_an_answer";
 
@@ -88,21 +89,17 @@ impl<'a> Routing<'a> {
             config.limits.max_hops,
         );
         let table = table.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
+        // Without calls, no answer is awaited.
+        let calling = entry.binding.filter(|_| config.calls.enabled);
         let allowed = |binding: &BindingConfig| {
-            let replies = binding.replies.as_ref().map(|topic| topic.0.clone());
-            let listed = binding.reply_topics.iter().map(|pattern| &pattern.0);
             let transport = config.transports.get(&binding.transport);
-            let bus = match transport.map(|it| it.transport_type()) {
-                Some(TransportType::Kafka) => ProtocolBinding::Kafka,
-                Some(TransportType::Nats) => ProtocolBinding::Nats,
-                Some(TransportType::Memory) | None => ProtocolBinding::Memory,
-            };
-            AllowedReplyAddresses::new(replies, listed, &config.calls.reply_topic.0, bus)
+            let bus = transport.map_or(ProtocolBinding::Memory, TransportConfig::protocol_binding);
+            AllowedReplyAddresses::of_binding(binding, &config.calls.reply_topic.0, bus)
         };
         Ok(Self {
             table,
             adapters: Adapters::new(config),
-            reply_addresses: entry.binding.map(allowed).transpose()?,
+            reply_addresses: calling.map(allowed).transpose()?,
             entry,
         })
     }
@@ -132,6 +129,10 @@ impl<'a> Routing<'a> {
             note: is_answer.then_some(ANSWER),
         };
         let role = self.entry.binding.map(|binding| binding.role);
+        if role == Some(Role::Agent) {
+            output.note = Some(ATTACHED);
+            return output;
+        }
         if role == Some(Role::Responses) {
             output.note = Some(ANSWER_ONLY);
             // An event without a kind is an answer if it arrives where an answer is expected.
@@ -139,7 +140,10 @@ impl<'a> Routing<'a> {
             output.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
             return output;
         }
-        let named = reply_address.filter(|_| kind == Kind::Request);
+        // An event without a kind is a request if it names a reply address.
+        let declared = event.extension_text(extension::MCP_TYPE);
+        let may_be_request = declared.is_none_or(|kind| kind == Kind::Request.as_str());
+        let named = reply_address.filter(|_| may_be_request);
         if let (Some(addresses), Some(name)) = (&self.reply_addresses, named)
             && let Err(refused) = addresses.named(name, None)
         {

@@ -40,18 +40,19 @@ impl<'a> ForwardedUnknown<'a> {
         let binding = routing.binding()?;
         let is_carried = refusal.kind == DecodeErrorKind::Unknown
             && binding.role == Role::Events
-            && binding.on_unknown != OnUnknown::Reject;
+            && binding.effective_on_unknown() != OnUnknown::Reject;
         is_carried.then(|| {
             let event = options.wrapped(&refusal.bytes);
             let address = options.reply_address(&event);
             let route = routing.output(&event, Kind::Notification, address.as_ref());
-            let route = match binding.on_unknown {
+            let how = binding.effective_on_unknown();
+            let route = match how {
                 OnUnknown::Pass => route.unchanged(),
                 OnUnknown::Wrap | OnUnknown::Reject => route,
             };
             Self {
                 refusal,
-                how: binding.on_unknown,
+                how,
                 event,
                 route,
             }

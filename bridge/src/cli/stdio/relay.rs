@@ -7,10 +7,11 @@
 //!                  session opened > GET ──> changed lists ─────────────────────┘
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ struct Link {
 /// The requests of servers that the client has not answered.
 #[derive(Debug, Default)]
 struct Questions {
-    /// Their ids, as JSON.
-    open: HashSet<Text>,
+    /// Their ids, as JSON, and that of the request during which each was asked; empty outside of a request.
+    open: HashMap<Text, Text>,
     /// The client has ended its input, so it answers none of them.
     is_over: bool,
 }
@@ -94,7 +95,7 @@ const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long the bridge may take to accept a notification or an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long ending a session may take.
+/// How long cancelling the requests, ending a session, or writing the last messages may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pauses before the stream of a session is opened again, in seconds.
 const PAUSES: [u64; 4] = [1, 2, 5, 15];
@@ -164,22 +165,33 @@ impl Relay {
         let output = std::mem::replace(&mut self.output, none);
         let mut writing = JoinSet::new();
         writing.spawn(write(output));
+        let mut stop = pin!(stop);
         let relayed = tokio::select! {
-            relayed = self.relay(&mut lines) => relayed,
+            relayed = self.relay(&mut lines) => Some(relayed),
             Some(written) = writing.join_next() => return written?,
-            () = stop => {
-                // If the bridge does not answer, its own timeouts end the requests.
-                drop(timeout(END_TIMEOUT, self.link.cancel_all()).await);
-                Ok(())
-            }
+            () = &mut stop => None,
         };
+        if relayed.is_none() {
+            // If the bridge does not answer, its own timeouts end the requests.
+            drop(timeout(END_TIMEOUT, self.link.cancel_all()).await);
+        }
         self.lasting.shutdown().await;
         self.link.end_session().await;
         drop(self);
-        while let Some(written) = writing.join_next().await {
-            written??;
+        let written = async {
+            while let Some(written) = writing.join_next().await {
+                written??;
+            }
+            Ok(())
+        };
+        match relayed {
+            // The client may have stopped reading.
+            None => timeout(END_TIMEOUT, written).await.unwrap_or(Ok(())),
+            Some(relayed) => tokio::select! {
+                written = written => written.and(relayed),
+                () = stop => relayed,
+            },
         }
-        relayed
     }
 
     async fn relay<R: AsyncRead + Unpin>(&mut self, lines: &mut Lines<R>) -> anyhow::Result<()> {
@@ -363,6 +375,7 @@ impl Link {
                 self.fail(id.clone(), &failure).await;
             }
             self.running().remove(&id);
+            self.questions().open.retain(|_, of| *of != id);
         }
     }
 
@@ -383,7 +396,7 @@ impl Link {
             match messages.next().await {
                 Ok(Some(message)) if messages.is_stream() || is_response(&message, &id) => {
                     is_answered |= is_response(&message, &id);
-                    self.pass(message).await;
+                    self.pass(message, &id).await;
                 }
                 Ok(Some(message)) => return self.refused(id, status, &message).await,
                 Ok(None) if is_answered => return Ok(()),
@@ -471,7 +484,7 @@ impl Link {
                     failed = 0;
                     let mut messages = Messages::of(response, MAX_MESSAGE);
                     while let Ok(Some(message)) = messages.next().await {
-                        self.pass(message).await;
+                        self.pass(message, &Text::default()).await;
                     }
                 }
                 Ok(_) | Err(_) => {}
@@ -482,15 +495,19 @@ impl Link {
         }
     }
 
-    /// Passes a message of the bridge to the client. Declines a question that the client no longer answers.
-    async fn pass(&self, message: Bytes) {
+    /// Passes a message of the bridge to the client; `of` is the request to which it belongs. Declines a question that
+    /// the client no longer answers, and one too many.
+    async fn pass(&self, message: Bytes, of: &Text) {
         if let Some(id) = question_id(&message) {
-            let is_over = {
+            let is_declined = {
                 let mut questions = self.questions();
-                questions.open.insert(id.clone());
-                questions.is_over
+                let is_declined = questions.is_over || questions.open.len() >= MAX_RUNNING;
+                if !is_declined {
+                    questions.open.insert(id.clone(), of.clone());
+                }
+                is_declined
             };
-            if is_over {
+            if is_declined {
                 return self.decline(id).await;
             }
         }
@@ -504,31 +521,30 @@ impl Link {
             questions.is_over = true;
             std::mem::take(&mut questions.open)
         };
-        for id in open {
-            self.decline(id).await;
-        }
+        join_all(open.into_keys().map(|id| self.decline(id))).await;
     }
 
     async fn decline(&self, id: Text) {
-        let failure = Failure::new(Reason::Cancelled, "the client has ended");
+        let failure = Failure::new(
+            Reason::Cancelled,
+            "the client does not answer this question",
+        );
         let body = failure.render(&Recipient::new(id, Dialect::Mcp));
         self.forward(Vec::new(), body).await;
     }
 
     /// Cancels all requests in progress.
     async fn cancel_all(&self) {
-        self.decline_questions().await;
+        // A request without a session is cancelled by closing its connection.
+        let has_session = lock(&self.session).is_some();
         let ids: Vec<Text> = self.running().keys().cloned().collect();
-        let cancels = ids.iter().map(|id| {
+        let cancels = ids.iter().filter(|_| has_session).map(|id| {
             let cancel = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the client has ended"}}}}"#
             );
             self.forward(Vec::new(), cancel.into())
         });
-        // A request without a session is cancelled by closing its connection.
-        if lock(&self.session).is_some() {
-            join_all(cancels).await;
-        }
+        tokio::join!(join_all(cancels), self.decline_questions());
     }
 
     fn cancel(&self, id: &str) {
