@@ -141,6 +141,7 @@ impl Undeliverable {
 
 impl Stage {
     /// Every stage, in the order of the path.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) const ALL: [Self; 7] = [
         Self::Receive,
         Self::Detect,

@@ -68,6 +68,7 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 /// Text of unknown origin, made safe for a terminal: control characters are escaped, `\0` for a zero byte.
+#[cfg(any(feature = "kafka", feature = "nats"))]
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -98,6 +99,7 @@ mod tests {
 
     use super::*;
 
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     #[test]
     fn escaped_text_hides_nothing() {
         let text = escaped("\0\0\0\u{1}*{\t\"é\u{1b}[2J\u{202e}");
