@@ -133,13 +133,6 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
             owner: "answers".to_owned(),
             operation: Operation::Replies(config.calls.reply_topic.0.clone()),
         });
-        let mut own = config.reply_bindings().into_iter();
-        if let Some(binding) = own.find(|binding| binding.transport == *transport) {
-            uses.push(Access {
-                owner: "dead letters of answers".to_owned(),
-                operation: Operation::Write(Write::to(&binding.dead_letter.topic, Storage::Stream)),
-            });
-        }
     }
     uses
 }
