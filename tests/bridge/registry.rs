@@ -569,14 +569,17 @@ async fn methods_list_has_skills_and_tools() {
     }
 }
 
+/// Opens the stream of agents.
+async fn watch(front: &Front) -> reqwest::Response {
+    let request = ask(front, Method::GET, "/a2a/agents");
+    let request = request.header("accept", "text/event-stream");
+    request.send().await.unwrap()
+}
+
 #[tokio::test]
 async fn agents_are_watched_and_removed_over_rest() {
     let front = open().await;
-    let mut watched = ask(&front, Method::GET, "/a2a/agents")
-        .header("accept", "text/event-stream")
-        .send()
-        .await
-        .unwrap();
+    let mut watched = watch(&front).await;
     let mut text = String::new();
     let mut next = async || loop {
         let end = text.find("\n\n").map(|end| end + 2);
@@ -625,11 +628,7 @@ async fn agents_are_watched_and_removed_over_rest() {
 #[tokio::test]
 async fn the_stream_of_agents_ends_when_the_bridge_stops() {
     let front = open().await;
-    let mut watched = ask(&front, Method::GET, "/a2a/agents")
-        .header("accept", "text/event-stream")
-        .send()
-        .await
-        .unwrap();
+    let mut watched = watch(&front).await;
     let first = timeout(SOON, watched.chunk()).await.unwrap().unwrap();
     assert!(first.is_some());
     front.stop.cancel();

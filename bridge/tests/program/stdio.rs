@@ -1,7 +1,7 @@
 //! `a2abus stdio` as an MCP client sees it that starts its servers as programs.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -238,20 +238,75 @@ fn a_question_is_declined_when_the_input_ends() {
     assert_eq!(stdio.end(), 0);
 }
 
+/// A bridge whose only tool asks the client and never answers, and what it is sent.
+fn asking_bridge() -> (String, mpsc::Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, received) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let sender = sender.clone();
+            std::thread::spawn(move || serve(stream, &sender));
+        }
+    });
+    (url, received)
+}
+
+/// Answers one HTTP request.
+fn serve(mut stream: TcpStream, sender: &mpsc::Sender<Value>) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        match line.trim_end().to_ascii_lowercase().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().unwrap(),
+            Some(_) => {}
+            None if line.trim_end().is_empty() => break,
+            None => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let (head, body) = match message["method"].as_str() {
+        Some("initialize") => (
+            "200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s",
+            r#"{"jsonrpc":"2.0","id":0,"result":{}}"#,
+        ),
+        Some("tools/call") => (
+            "200 OK\r\ncontent-type: text/event-stream",
+            "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"sampling/createMessage\"}\n\n",
+        ),
+        _ => ("202 Accepted", ""),
+    };
+    let response = format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n{body}");
+    stream.write_all(response.as_bytes()).unwrap();
+    let is_call = message["method"] == "tools/call";
+    let _ = sender.send(message);
+    if is_call {
+        // The answer stays open until the client closes it.
+        let _ = reader.read(&mut [0]);
+    }
+}
+
 #[test]
-fn a_signal_cancels_the_requests_in_progress() {
-    let (_bridge, url) = everything();
+fn a_signal_cancels_the_requests_in_progress_and_declines_the_questions() {
+    let (url, received) = asking_bridge();
     let mut stdio = asked(&url);
     let pid = stdio.program.0.id().to_string();
     let sent = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert!(sent.success());
     assert_eq!(stdio.program.0.wait().unwrap().code(), Some(0));
-    // The bridge waits for no answer either.
-    let mut next = Session::start(&["--agent", "everything", "--url", &url]);
-    next.open();
-    next.call(1, "tools/call", &json!({ "name": "test_simple_text" }));
-    assert!(next.answer(1)["result"].is_object());
-    assert_eq!(next.end(), 0);
+    let (mut is_cancelled, mut is_declined) = (false, false);
+    while !(is_cancelled && is_declined) {
+        let message = received.recv_timeout(SOON).expect("a cancel and an answer");
+        is_cancelled |=
+            message["method"] == "notifications/cancelled" && message["params"]["requestId"] == 1;
+        is_declined |= message["id"] == "q" && message["error"].is_object();
+    }
 }
 
 #[test]
