@@ -37,7 +37,8 @@ const DESCRIPTION: [&str; 10] = [
     "omitted",
     "detail",
 ];
-/// A message with this reason was in a loop. It is resent without these headers, because the loop has been removed.
+/// The headers that count hops. A message with too many was in a loop: it is resent without them, because the loop has
+/// been removed.
 const HOPS: [&str; 3] = ["ce_hops", "ce-hops", "bus-hops"];
 const CONTENT_TYPE: &str = "content-type";
 const BATCH: &str = "application/cloudevents-batch+json";
