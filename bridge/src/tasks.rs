@@ -268,14 +268,32 @@ impl Tasks {
     }
 
     /// The same for an event that no caller waits for: an outage of the log delays it.
-    async fn record(&self, id: &str, event: &Event) -> Result<(), StateError> {
-        let body = Some(body::write(event));
+    async fn record(&self, id: &str, event: Event) -> Result<(), StateError> {
+        self.record_all(id, [event]).await
+    }
+
+    /// The same for several events, in order. It waits once until the task contains them.
+    async fn record_all(
+        &self,
+        id: &str,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Result<(), StateError> {
         let began = Instant::now();
-        let stored = self.view.commit_again(id, body, UNATTENDED).await?;
+        let mut stored = Vec::with_capacity(1);
+        for event in events {
+            let body = Some(body::write(&event));
+            let position = self.view.append_again(id, body, UNATTENDED).await?;
+            stored.push((position, event));
+        }
+        if let Some((last, _)) = stored.last() {
+            self.view.applied(*last, UNATTENDED).await?;
+        }
         if began.elapsed() > SLOW {
             *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
-        self.count(id, event, stored);
+        for (position, event) in &stored {
+            self.count(id, event, *position);
+        }
         Ok(())
     }
 
@@ -326,8 +344,7 @@ impl Tasks {
         let (is_ended, following) = self.view.follow(Some(id), BEHIND, |tasks| {
             Some(tasks.get(id)?.status.state.is_terminal())
         });
-        let missed = Vec::new().into_iter();
-        Some((is_ended?, Subscription { missed, following }))
+        Some((is_ended?, Subscription::of(following)))
     }
 
     /// The records of all tasks from now on.
@@ -348,10 +365,14 @@ impl Tasks {
     /// Waits until the state of the task satisfies `is_it`. `None` if the task is no longer stored.
     async fn until(&self, id: &str, is_it: impl Fn(State) -> bool) -> Option<Task> {
         loop {
-            let (task, mut subscription) = self.follow(id, None)?;
-            if is_it(task.status.state) {
+            let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
+                let task = tasks.get(id)?;
+                Some(is_it(task.status.state).then(|| task.clone()))
+            });
+            if let Some(task) = found? {
                 return Some(task);
             }
+            let mut subscription = Subscription::of(following);
             loop {
                 match subscription.next().await {
                     Ok(Some(step)) if !step.state().is_some_and(&is_it) => {}
@@ -388,6 +409,7 @@ impl Tasks {
     ) -> oneshot::Receiver<Result<T, StateError>> {
         let (tasks, first) = (Arc::clone(self), first.map(Box::new));
         let (sender, receiver) = oneshot::channel();
+        let begun = Box::pin(begun);
         let mut message = Driven {
             before: self.get(&id).map(|task| task.found()),
             call: self.calls.take(&id),
@@ -395,7 +417,7 @@ impl Tasks {
         };
         self.drivers.spawn(async move {
             let id = &message.id;
-            if let Err(error) = Box::pin(tasks.record(id, &beginning)).await {
+            if let Err(error) = tasks.record(id, beginning).await {
                 if let Err(Err(error)) = sender.send(Err(error)) {
                     tasks.log_lost(id, Err(error));
                 }
@@ -569,7 +591,7 @@ impl Tasks {
             Some(Err(error)) => {
                 let why = failure_message(Failure::call(&error).message());
                 let (event, taken) = self.unanswered((message, before), why, &from.call);
-                self.record(&message.id, &event).await?;
+                self.record(&message.id, event).await?;
                 Ok(taken)
             }
             Some(Ok(part)) => {
@@ -588,7 +610,7 @@ impl Tasks {
                         let why = error.message();
                         let (event, taken) = self.unanswered((message, state), why, &from.call);
                         // With its origin, so that other replicas know that the part was processed.
-                        self.record(&message.id, &event.from(from.at(1, true)))
+                        self.record(&message.id, event.from(from.at(1, true)))
                             .await?;
                         return Ok(taken);
                     }
@@ -616,7 +638,7 @@ impl Tasks {
             "the answer of the agent is too large: the task takes more than a quarter of the memory for tasks (state.memory)",
         );
         let failed = Event::Status(Status::now(State::Failed, Some(why)));
-        self.record(id, &failed.from(from.at(1, true))).await?;
+        self.record(id, failed.from(from.at(1, true))).await?;
         Ok(Taken::End)
     }
 
@@ -627,7 +649,7 @@ impl Tasks {
         match self.get(id) {
             Some(task) if !task.status.state.is_at_rest() && self.calls.held_by(id) == 0 => {
                 let status = Status::now(State::Completed, None);
-                self.record(id, &Event::Status(status)).await
+                self.record(id, Event::Status(status)).await
             }
             _ => Ok(()),
         }
@@ -684,11 +706,9 @@ impl Tasks {
         let Some(last) = events.last().map(|(number, _)| *number) else {
             return self.record_taken(id, from).await;
         };
-        for (number, event) in events {
-            let from = from.at(number, number == last);
-            self.record(id, &event.from(from)).await?;
-        }
-        Ok(())
+        let events = events.into_iter();
+        let events = events.map(|(number, event)| event.from(from.at(number, number == last)));
+        self.record_all(id, events).await
     }
 
     /// Records that a part contained nothing new, because another replica may wait for its events.
@@ -696,7 +716,7 @@ impl Tasks {
         if !from.call.parse().is_ok_and(CallId::is_followed) {
             return Ok(());
         }
-        self.record(id, &Event::Taken.from(from.clone())).await
+        self.record(id, Event::Taken.from(from.clone())).await
     }
 
     /// The events in a part of an answer, numbered in an order that is the same for every replica. Events without news
@@ -916,6 +936,12 @@ impl Update {
 }
 
 impl Subscription {
+    /// The events from now on.
+    fn of(following: Following) -> Self {
+        let missed = Vec::new().into_iter();
+        Self { missed, following }
+    }
+
     /// Whether there are events that the subscriber has not received yet.
     pub(crate) fn has_missed(&self) -> bool {
         !self.missed.as_slice().is_empty()

@@ -261,14 +261,13 @@ impl AttachedBinding {
             is_moved: Arc::default(),
         };
         let reached = Arc::clone(&parts.reached);
-        let work = self.with_server(request, parts);
+        let work = Box::pin(self.with_server(request, parts));
         let publishing = async {
             while let Some(part) = receiver.recv().await {
                 let (is_question, kind) = (part.is_question, part.kind);
-                let published = self
-                    .reply_publisher
-                    .part(&self.intake, &request.requester, part);
-                match published.await {
+                let publisher = &self.reply_publisher;
+                let published = publisher.part(&self.intake, &request.requester, part);
+                match Box::pin(published).await {
                     Ok(()) => deadlines.extend(is_question),
                     Err(error) => {
                         if let Some(suppressed) = self.log.unanswered.allow() {

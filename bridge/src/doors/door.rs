@@ -8,6 +8,7 @@ use axum::http::header::ORIGIN;
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::bus::headers::PassedHeaders;
@@ -56,6 +57,9 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// A request that is refused at the HTTP level.
 pub(super) type Refusal = (StatusCode, Failure);
+
+/// The future response to a request. Boxed, because the futures that await it are moved before they are polled.
+pub(super) type Answering = BoxFuture<'static, Result<Response, Refusal>>;
 
 // === impl Door ===
 

@@ -16,7 +16,6 @@ pub(super) mod parts;
 mod reply;
 pub(super) mod unit;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use tokio::time::{Instant, timeout};
 
@@ -37,7 +36,7 @@ use self::head::{CALL_ID, header_of, status_of, unpublished_status};
 use self::parts::AnswerParts;
 use self::reply::Reply;
 use self::unit::{Framed, Item, RequestItem};
-use super::door::{Door, Refusal};
+use super::door::{Answering, Door, Refusal};
 use super::permit::{Action, Principal, permit};
 use crate::account::Line;
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
@@ -57,8 +56,7 @@ pub(super) async fn to_any_agent(
 ) -> Response {
     let endpoint = Endpoint::json_rpc(HttpPath::Rpc, Target::InPayload, request.headers());
     let shared = Arc::clone(&door);
-    // Boxed, because this future, and the one that awaits it, are moved several times before they are polled.
-    let respond = |common, head, payload| Box::pin(respond(shared, common, head, payload));
+    let respond = |common, head, payload| respond(shared, common, head, payload).boxed();
     serve(&door, endpoint, request, respond).await
 }
 
@@ -71,7 +69,7 @@ pub(super) async fn to_agent(
     let target = Target::of_path(path);
     let endpoint = Endpoint::json_rpc(HttpPath::RpcAgent, target, request.headers());
     let shared = Arc::clone(&door);
-    let respond = |common, head, payload| Box::pin(respond(shared, common, head, payload));
+    let respond = |common, head, payload| respond(shared, common, head, payload).boxed();
     serve(&door, endpoint, request, respond).await
 }
 
@@ -108,15 +106,12 @@ impl Endpoint {
 
 /// Admits a request, reads its body, and has it answered by `answered`. A request with an idempotency key is answered
 /// only once.
-pub(super) async fn serve<R>(
+pub(super) async fn serve(
     door: &Door,
     endpoint: Endpoint,
     request: Request<Body>,
-    answered: impl FnOnce(Common, request::Parts, Bytes) -> R,
-) -> Response
-where
-    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
-{
+    answered: impl FnOnce(Common, request::Parts, Bytes) -> Answering,
+) -> Response {
     let arrived = Instant::now();
     let recipient = endpoint.recipient.clone();
     let (path, refused) = (endpoint.path, endpoint.refusal);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -171,7 +172,8 @@ impl<F: Fold> View<F> {
         body: Option<Bytes>,
         deadline: Duration,
     ) -> Result<Position, StateError> {
-        self.stored(self.append(key, body), deadline).await
+        self.stored(Box::pin(self.append(key, body)), deadline)
+            .await
     }
 
     /// Like [`View::append_within`], but while the log fails temporarily, for example because it elects a leader, the record
@@ -258,7 +260,7 @@ impl<F: Fold> View<F> {
             self.shared.check_room(key)?;
         }
         let appended = self.shared.log.append_next(key, body, last);
-        let position = self.stored(appended, deadline).await?;
+        let position = self.stored(Box::pin(appended), deadline).await?;
         self.applied_by(position, until, deadline).await?;
         Ok(position)
     }
@@ -323,10 +325,11 @@ impl<F: Fold> View<F> {
         self.shared.check_room(key)
     }
 
-    /// Waits until the log has stored a record.
+    /// Waits until the log has stored a record. Boxed, because the future of a log is large: without the box, so would be
+    /// those of all callers.
     async fn stored(
         &self,
-        appended: impl Future<Output = Result<Position, StateError>>,
+        appended: Pin<Box<impl Future<Output = Result<Position, StateError>>>>,
         deadline: Duration,
     ) -> Result<Position, StateError> {
         let name = self.shared.log.spec().name;
@@ -935,7 +938,9 @@ mod tests {
         view.caught_up().await.unwrap();
         let unwritten = || view.progress().borrow().unwritten.clone();
         let fails = async |deadline| {
-            let stored = view.stored(std::future::pending(), deadline).await;
+            let stored = view
+                .stored(Box::pin(std::future::pending()), deadline)
+                .await;
             assert!(matches!(stored, Err(StateError::NotStored { .. })));
         };
         fails(STORED / 4).await;

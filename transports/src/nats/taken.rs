@@ -37,7 +37,7 @@ impl TakenSubjects {
         if let Some(is_taken) = self.known(subject, Instant::now()) {
             return Ok(is_taken);
         }
-        let is_taken = match look_up(api.clone(), subject.clone()).await.1 {
+        let is_taken = match Box::pin(look_up(api.clone(), subject.clone())).await.1 {
             Coverage::Covered => true,
             Coverage::Undetermined(Some(error))
                 if error.kind() == TransportErrorKind::Disconnected =>

@@ -1,7 +1,6 @@
 //! `POST /a2a` and `POST /a2a/agents/{name}`: JSON-RPC in the three dialects of A2A.
 
 use std::borrow::Cow;
-use std::future::Future;
 use std::sync::Arc;
 
 use a2abus_plugin::json::BYTE_ORDER_MARK;
@@ -10,6 +9,7 @@ use a2abus_plugin::{Refused, Unit, Units, decode};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Buf as _, Bytes};
+use futures_util::FutureExt as _;
 use http::header::CONNECTION;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version as HttpVersion};
@@ -23,7 +23,7 @@ use super::shared::A2a;
 use super::work::{A2aRequest, Head, Reply};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::config::ClientDialect;
-use crate::doors::door::Refusal;
+use crate::doors::door::{Answering, Refusal};
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc;
 use crate::doors::rpc::Endpoint;
@@ -59,7 +59,7 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
     let endpoint = Endpoint::json_rpc(path, target, request.headers());
     let shared = Arc::clone(a2a);
     framed(a2a, endpoint, request, |common, head, body| {
-        Box::pin(respond(shared, common, head, body))
+        respond(shared, common, head, body).boxed()
     })
     .await
 }
@@ -67,15 +67,12 @@ pub(super) async fn serve(a2a: &Arc<A2a>, target: Target, request: Request<Body>
 /// Answers a request of any binding, with the common headers of answers to A2A clients. The request counts against its
 /// client's limit until the last byte of the response, also while it waits for another request with the same
 /// idempotency key.
-pub(in crate::doors) async fn framed<R>(
+pub(in crate::doors) async fn framed(
     a2a: &A2a,
     endpoint: Endpoint,
     request: Request<Body>,
-    answered: impl FnOnce(Common, Parts, Bytes) -> R,
-) -> Response
-where
-    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
-{
+    answered: impl FnOnce(Common, Parts, Bytes) -> Answering,
+) -> Response {
     let stays_open = stays_open(&request);
     let trace = request.headers().get(TRACE).cloned();
     let caller = permit(request.extensions(), Action::Call(endpoint.target.name()));

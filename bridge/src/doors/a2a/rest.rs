@@ -27,6 +27,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::any;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method as Verb, Request, StatusCode};
@@ -180,7 +181,7 @@ async fn serve(
     };
     let shared = Arc::clone(a2a);
     let response = post::framed(a2a, endpoint, request, |common, head, body| {
-        respond(shared, common, parsed, head, body)
+        respond(shared, common, parsed, head, body).boxed()
     })
     .await;
     with_media_type(response, is_named)

@@ -9,7 +9,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -89,12 +89,15 @@ pub(super) async fn create(
     request: Request<Body>,
 ) -> Response {
     let shared = Arc::clone(&a2a);
-    let respond = move |common, _head, body: Bytes| async move {
-        let Query(CreateQuery { mode }) = query.map_err(|error| bad_request(&error))?;
-        let request: TaskRequest =
-            object::from_slice(&body).map_err(|error| bad_request(&error))?;
-        drop(body);
-        created(&shared, common, &request, mode).await
+    let respond = move |common, _head, body: Bytes| {
+        async move {
+            let Query(CreateQuery { mode }) = query.map_err(|error| bad_request(&error))?;
+            let request: TaskRequest =
+                object::from_slice(&body).map_err(|error| bad_request(&error))?;
+            drop(body);
+            created(&shared, common, &request, mode).await
+        }
+        .boxed()
     };
     let path = HttpPath::A2aTasks;
     let endpoint = Endpoint::json_rpc(path, Target::InPayload, request.headers());
@@ -334,14 +337,17 @@ pub(super) async fn cancel(
     // Check and count it like every request to an agent.
     *request.method_mut() = Method::POST;
     let shared = Arc::clone(&a2a);
-    let respond = move |common, _head, _body: Bytes| async move {
-        let (id, _) = task(&shared, name).await?;
-        let params = json!({ "id": id.as_str() }).to_string();
-        let cancelled = internal::call(&shared, common, "tasks/cancel", &params).await;
-        cancelled.map_err(refusal_of)?;
-        let task = shared.settings.tasks.get(&id);
-        let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
-        Ok(document(StatusCode::OK, &task_json(&id, &task)))
+    let respond = move |common, _head, _body: Bytes| {
+        async move {
+            let (id, _) = task(&shared, name).await?;
+            let params = json!({ "id": id.as_str() }).to_string();
+            let cancelled = internal::call(&shared, common, "tasks/cancel", &params).await;
+            cancelled.map_err(refusal_of)?;
+            let task = shared.settings.tasks.get(&id);
+            let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
+            Ok(document(StatusCode::OK, &task_json(&id, &task)))
+        }
+        .boxed()
     };
     let path = HttpPath::A2aTasks;
     let endpoint = Endpoint::json_rpc(path, Target::InPayload, request.headers());

@@ -9,6 +9,7 @@ use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, d
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
@@ -83,15 +84,18 @@ pub(super) async fn serve(
         refusal,
     };
     let shared = Arc::clone(mcp);
-    let respond = |common, head: Parts, payload| async move {
-        let session = Session::of(&head.headers, &shared.door.results)?;
-        let posted = Posted {
-            mcp: shared,
-            common,
-            head,
-            session,
-        };
-        Box::pin(posted.respond(payload)).await
+    let respond = |common, head: Parts, payload| {
+        async move {
+            let session = Session::of(&head.headers, &shared.door.results)?;
+            let posted = Posted {
+                mcp: shared,
+                common,
+                head,
+                session,
+            };
+            posted.respond(payload).await
+        }
+        .boxed()
     };
     rpc::serve(&mcp.door, endpoint, request, respond).await
 }

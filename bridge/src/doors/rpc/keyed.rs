@@ -31,7 +31,7 @@ use crate::budget::Charge;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient, SOON};
 use crate::clock;
-use crate::doors::door::{Door, IDEMPOTENCY_KEY, Refusal};
+use crate::doors::door::{Answering, Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::respond::RETRY_AFTER_SECONDS;
 use crate::http::sse;
 use crate::metrics::{HttpPath, IdempotencyOutcome as Outcome};
@@ -68,15 +68,12 @@ struct PatientRequest {
 
 /// Has a request answered by `work`: a request with a key at most once. If it is refused because of its key, the error
 /// contains the id of the request, as its JSON token.
-pub(super) async fn answered<R>(
+pub(super) async fn answered(
     door: &Door,
     path: HttpPath,
     request: Box<AdmittedRequest>,
-    work: impl FnOnce(Common, Parts, Bytes) -> R,
-) -> Result<Response, (Refusal, Option<Text>)>
-where
-    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
-{
+    work: impl FnOnce(Common, Parts, Bytes) -> Answering,
+) -> Result<Response, (Refusal, Option<Text>)> {
     match read_key(&request.head.headers) {
         Ok(None) => {
             let answered = {
@@ -94,7 +91,7 @@ where
     }
 }
 
-async fn answered_once<R>(
+async fn answered_once(
     door: &Door,
     path: HttpPath,
     AdmittedRequest {
@@ -103,11 +100,8 @@ async fn answered_once<R>(
         body,
     }: AdmittedRequest,
     key: &str,
-    work: impl FnOnce(Common, Parts, Bytes) -> R,
-) -> Result<Response, (Refusal, Option<Text>)>
-where
-    R: Future<Output = Result<Response, Refusal>> + Send + 'static,
-{
+    work: impl FnOnce(Common, Parts, Bytes) -> Answering,
+) -> Result<Response, (Refusal, Option<Text>)> {
     let limits = door.calls.rules().limits;
     let patient = PatientRequest::of(path, &common, &body, &limits);
     let path = head.uri.path_and_query().map_or("", |path| path.as_str());
@@ -362,16 +356,13 @@ impl PatientRequest {
 
 impl ClaimedRequest {
     /// Executes it, even if its caller disconnects.
-    async fn done(
-        self,
-        work: impl Future<Output = Result<Response, Refusal>> + Send + 'static,
-    ) -> Result<Response, Refusal> {
+    async fn done(self, work: Answering) -> Result<Response, Refusal> {
         let (to_caller, response) = oneshot::channel();
         let results = Arc::clone(&self.results);
         results.spawn(async move {
             let (results, key) = (Arc::clone(&self.results), self.key.clone());
             let call = self.call.clone();
-            let answered = AssertUnwindSafe(self.answered(work, to_caller));
+            let answered = AssertUnwindSafe(self.answered(work, to_caller).boxed());
             let answered = results.renewing(&key, &call, answered.catch_unwind());
             match answered.await {
                 Ok(Some(rest)) => drop(rest.hand_over().await),
@@ -390,7 +381,7 @@ impl ClaimedRequest {
     /// Answers the request, and stores the answer. Returns what its caller has not received yet.
     async fn answered(
         self,
-        work: impl Future<Output = Result<Response, Refusal>>,
+        work: Answering,
         to_caller: oneshot::Sender<Result<Response, Refusal>>,
     ) -> Option<UnreadPieces> {
         match work.await {
