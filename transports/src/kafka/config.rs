@@ -14,28 +14,29 @@ use crate::secret::Secret;
 use crate::tls_files::{TlsClient, TlsFiles};
 use crate::transport::LAG_INTERVAL;
 
-/// A connection to one Kafka cluster.
+/// A connection to one Kafka cluster. `bridge/CONFIGURATION.md` has the defaults and limits of all keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// The brokers to connect to first, each `host:port`: a list, or one string with commas. At least one. The
-    /// client discovers the rest of the cluster. If none of them answers, the transport is unavailable until one does.
+    /// The brokers to connect to first, each `host:port`: a list, or one string with commas. The client discovers the
+    /// rest of the cluster. If none of them answers, the transport is unavailable until one does.
     #[serde(deserialize_with = "one_or_many")]
     #[schemars(with = "OneOrMany", extend("minItems" = 1))]
     pub brokers: Vec<String>,
 
-    /// The name of this client in the logs, metrics and quotas of brokers. Default `a2abus`; not empty.
+    /// The name of this client in the logs, metrics and quotas of brokers.
     #[serde(default = "default_client_id")]
+    #[schemars(length(min = 1))]
     pub client_id: String,
 
-    /// TLS to the brokers. Default: none, traffic is not encrypted.
+    /// TLS to the brokers. Without it, traffic is not encrypted.
     pub tls: Option<KafkaTls>,
 
-    /// How to log in. Default: no login.
+    /// How to log in. Without it, the bridge does not log in.
     pub sasl: Option<KafkaSasl>,
 
-    /// How long a message that a binding forwards waits for others, to be sent in one request. Default `1ms`; at most
-    /// `1s`. `0s`: it waits only for earlier messages of its topic, if many are in flight.
+    /// How long a message that a binding forwards waits for others, to be sent in one request. `0s`: it waits only for
+    /// earlier messages of its topic, if many are in flight.
     ///
     /// With `1ms`, a bridge under load moves up to 1.5 times as many messages as with `0s`, with up to a quarter less
     /// CPU. Calls over HTTP, their answers, and what workflows publish never linger.
@@ -44,37 +45,43 @@ pub struct KafkaConfig {
         with = "crate::human_duration",
         rename = "linger"
     )]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["0s", "1s"]))]
     pub linger: Duration,
 
-    /// How long the client tries to deliver a message before its confirmation fails. Default `2m`; `1s` to `15m`. Too
-    /// short: failures during a leader election. Too long: failures are reported late.
+    /// How long the client tries to deliver a message before its confirmation fails.
+    ///
+    /// Wrong: too short: failures during a leader election. Too long: failures are reported late.
     #[serde(default = "default_message_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["1s", "15m"]))]
     pub message_timeout: Duration,
 
     /// Maximum size of a sent message, and roughly of a request, in bytes. A larger message is refused as `too_large`
-    /// without a request to the broker. Default 1000000; 1000 to 1000000000.
+    /// without a request to the broker.
     ///
-    /// It must not exceed the smallest `max.message.bytes` of the topics that the bridge writes to, because a broker
-    /// refuses a whole request, including the small messages in it.
+    /// Wrong: larger than the smallest `max.message.bytes` of the topics that the bridge writes to: the broker then refuses
+    /// whole requests, including the small messages in them.
     #[serde(default = "default_max_message_bytes")]
+    #[schemars(range(min = 1_000, max = 1_000_000_000))]
     pub max_message_bytes: u32,
 
-    /// Compression of sent messages. Default `none`, for low latency. Received messages may have any compression.
+    /// Compression of sent messages; `none` has the lowest latency. Received messages may have any compression.
     #[serde(default)]
     pub compression: Compression,
 
-    /// How long the group waits for a silent member before it gives its partitions to others. Default `45s`;
-    /// `1s` to `30m`, within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When
-    /// partitions move, messages in progress have half of `session_timeout` to settle. Too short: partitions move under load.
+    /// How long the group waits for a silent member before it gives its partitions to others. It must be within the
+    /// broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When partitions move, messages in
+    /// progress have half of `session_timeout` to settle.
+    ///
+    /// Wrong: too short: partitions move under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["1s", "30m"]))]
     pub session_timeout: Duration,
 
-    /// Static membership: a name of this process that stays the same after a restart and that no other process has.
-    /// Default none. A restart within `session_timeout` then moves no partitions. A second process with the same
-    /// name ends the subscriptions of the first.
+    /// Static membership: a name of this process that stays the same after a restart and that no other process has. A
+    /// restart within `session_timeout` then moves no partitions.
+    ///
+    /// Wrong: a second process with the same name ends the subscriptions of the first.
+    #[schemars(length(min = 1))]
     pub instance_id: Option<String>,
 
     /// Further librdkafka properties, passed to the producer and the consumers. A property that has its own key here,
@@ -89,17 +96,18 @@ pub struct KafkaConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaTls {
-    /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file; default: those of the
+    /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file. By default those of the
     /// system.
     pub ca_file: Option<PathBuf>,
     /// The client certificate with its chain, for brokers that require one. Path of a PEM file; needs `key_file`.
     pub cert_file: Option<PathBuf>,
     /// The key of the client certificate. Path of a PEM file; needs `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// The password of the key. A secret reference; needs `key_file`.
+    /// The password of the key. Needs `key_file`.
     pub key_password: Option<Secret>,
-    /// Accept a trusted certificate for any host name. Default false. With true, any holder of such a certificate can
-    /// impersonate the broker.
+    /// Accept a trusted certificate for any host name.
+    ///
+    /// Wrong: with `true`, any holder of such a certificate can impersonate the broker.
     #[serde(default)]
     pub insecure_skip_hostname: bool,
 }
@@ -110,11 +118,14 @@ pub struct KafkaTls {
 pub struct KafkaSasl {
     /// The mechanism.
     pub mechanism: SaslMechanism,
-    /// The user. Not empty.
+    /// The user.
+    #[schemars(length(min = 1))]
     pub username: String,
-    /// The password. A secret reference.
+    /// The password.
     pub password: Secret,
-    /// Allow `PLAIN` without TLS, which sends the password unencrypted. Default false.
+    /// Allow `PLAIN` without TLS.
+    ///
+    /// Wrong: with `true`, anyone on the network can read the password.
     #[serde(default)]
     pub insecure_plaintext: bool,
 }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MemoryConfig {
-    /// Number of partitions of each topic; its first use creates it. Default 4; 1 to 65535. A topic that is created by
-    /// a message, and that only live readers match, has one partition.
+    /// Number of partitions of each topic; its first use creates it. A topic that is created by a message, and that only
+    /// live readers match, has one partition.
     pub partitions: NonZeroU16,
     /// Maximum number of messages in one topic, 65536 by default. A further send waits, and after 30 s fails as
     /// `saturated`.
@@ -20,8 +20,7 @@ pub struct MemoryConfig {
     /// Maximum size of all messages in one topic, 64 MiB by default. A further send waits in the same way.
     #[serde(skip)]
     pub capacity_bytes: NonZeroUsize,
-    /// Maximum size of a message with its key and headers, in bytes. Default 1048576 (1 MiB); at least 1. A larger
-    /// message is refused as `too_large`.
+    /// Maximum size of a message with its key and headers, in bytes. A larger message is refused as `too_large`.
     pub max_message_bytes: NonZeroUsize,
     /// Maximum number of topics, 10000 by default. A send or subscription that needs another one is refused as
     /// `unknown_topic`.

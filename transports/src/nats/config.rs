@@ -18,18 +18,18 @@ use crate::tls_files::{TlsClient, TlsFiles};
 pub(super) use jetstream::is_name;
 pub use jetstream::{JetStreamConfig, StreamConfig, StreamStorage};
 
-/// A connection to one NATS system.
+/// A connection to one NATS system. `bridge/CONFIGURATION.md` has the defaults and limits of all keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsConfig {
-    /// The servers to connect to, each `nats://host:port` or `tls://host:port`, without user or password. At least one.
-    /// The client discovers the rest of the cluster. If none of them answers, the transport is unavailable until one
-    /// does.
+    /// The servers to connect to first, each `nats://host:port` or `tls://host:port`, without user or password. The
+    /// client discovers the rest of the cluster. If none of them answers, the transport is unavailable until one does.
     #[schemars(extend("minItems" = 1))]
     pub servers: Vec<String>,
 
-    /// The name of this client in the server's monitoring. Default `a2abus`; not empty.
+    /// The name of this client in the server's monitoring.
     #[serde(default = "default_name")]
+    #[schemars(length(min = 1))]
     pub name: String,
 
     /// TLS to the servers. By default it is used if a password or token is sent (see `required`), or if a server or a
@@ -37,41 +37,44 @@ pub struct NatsConfig {
     #[serde(default)]
     pub tls: NatsTls,
 
-    /// How to log in. Default: no login.
+    /// How to log in. Without it, the bridge does not log in.
     pub auth: Option<NatsAuth>,
 
-    /// How often an idle connection is pinged; after two pings without an answer it is closed. Default `10s`;
-    /// `1s` to `5m`. Too long: a half-open connection is noticed late. Too short: more traffic.
+    /// How often an idle connection is pinged; after two pings without an answer it is closed.
+    ///
+    /// Wrong: too long: a half-open connection is noticed late. Too short: more traffic.
     #[serde(default = "default_ping_interval", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["1s", "5m"]))]
     pub ping_interval: Duration,
 
-    /// How long one attempt to connect may take, TLS and login included. Default `5s`; `100ms` to `1m`.
+    /// How long one attempt to connect may take, TLS and login included.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["100ms", "1m"]))]
     pub connect_timeout: Duration,
 
-    /// How long the server may take to answer a request (subscribe, JetStream API). Default `5s`; `100ms` to
-    /// `1m`.
+    /// How long the server may take to answer a request (subscribe, JetStream API).
     #[serde(default = "default_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["100ms", "1m"]))]
     pub request_timeout: Duration,
 
-    /// How long a publish waits for a connection, and then for its confirmation. Default `5s`; `100ms` to
-    /// `2m`. Too short: timeouts while a stream elects a leader. Too long: failures are reported late.
+    /// How long a publish waits for a connection, and then for its confirmation.
+    ///
+    /// Wrong: too short: timeouts while a stream elects a leader. Too long: failures are reported late.
     #[serde(default = "default_timeout", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["100ms", "2m"]))]
     pub ack_timeout: Duration,
 
-    /// Maximum number of JetStream publishes that wait for their confirmation; a further one waits. Default
-    /// 1000; 1 to 100000.
+    /// Maximum number of JetStream publishes that wait for their confirmation. Further ones are sent later.
     #[serde(default = "default_max_ack_pending")]
+    #[schemars(range(min = 1, max = 100_000))]
     pub max_ack_pending: u32,
 
     /// Prefix of the subjects on which the server answers the bridge: confirmations of stored messages and of
     /// subscriptions, and messages for durable consumers. Agents do not answer here, but below `calls.reply_topic`.
-    /// Default `_INBOX`; a valid subject. Set it if the account gives each user its own inbox: without permission
-    /// to subscribe and publish to `{inbox_prefix}.>`, nothing can be stored and no subscription is confirmed.
+    /// Set it if the account gives each user its own inbox.
+    ///
+    /// Wrong: without permission to subscribe and publish to `{inbox_prefix}.>`, nothing can be stored and no subscription is
+    /// confirmed.
     #[serde(default = "default_inbox_prefix")]
     pub inbox_prefix: String,
 
@@ -85,19 +88,22 @@ pub struct NatsConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NatsTls {
-    /// Refuse servers without TLS. Default: true if `auth` sends a password or token, unless all `servers` are on the
-    /// loopback interface (then other servers that they announce are ignored); otherwise false. With false, anyone on
-    /// the network can read a password or token.
+    /// Refuse servers without TLS. By default `true` if `auth` sends a password or token, unless all `servers` are on
+    /// the loopback interface (then other servers that they announce are ignored); otherwise `false`.
+    ///
+    /// Wrong: with `false`, anyone on the network can read a password or token.
+    #[schemars(extend("default_words" = "by `auth`"))]
     pub required: Option<bool>,
-    /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file; default: those of the
+    /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file. By default those of the
     /// system.
     pub ca_file: Option<PathBuf>,
     /// The client certificate with its chain, for servers that require one. Path of a PEM file; needs `key_file`.
     pub cert_file: Option<PathBuf>,
     /// The key of the client certificate. Path of a PEM file; needs `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// Start TLS before the server sends its greeting, for servers with `handshake_first`. Default false. With true,
-    /// servers without `handshake_first` cannot be reached.
+    /// Start TLS before the server sends its greeting, for servers with `handshake_first`.
+    ///
+    /// Wrong: with `true`, servers without `handshake_first` cannot be reached.
     #[serde(default)]
     pub first: bool,
 }
@@ -125,19 +131,19 @@ pub enum NatsAuth {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct AuthKeys {
-    /// The user. Text; needs `password`.
+    /// The user. Needs `password`.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
-    /// The password. A secret reference; needs `user`.
+    /// The password. Needs `user`.
     #[serde(skip_serializing_if = "Option::is_none")]
     password: Option<Secret>,
-    /// The token. A secret reference.
+    /// The token.
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<Secret>,
     /// Path of a credentials file (JWT and seed).
     #[serde(skip_serializing_if = "Option::is_none")]
     creds_file: Option<PathBuf>,
-    /// The seed of an nkey (`SU...`). A secret reference.
+    /// The seed of an nkey (`SU...`).
     #[serde(skip_serializing_if = "Option::is_none")]
     nkey: Option<Secret>,
 }

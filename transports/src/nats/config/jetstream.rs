@@ -12,20 +12,23 @@ use crate::transport::TopicFilter;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JetStreamConfig {
-    /// The JetStream domain. Default: that of the server. With a domain that does not exist, every JetStream
-    /// request times out.
+    /// The JetStream domain. By default that of the server.
+    ///
+    /// Wrong: with a domain that does not exist, every JetStream request times out.
     pub domain: Option<String>,
 
-    /// Create and update the streams below and the durable consumers that bindings name. Default false: they must
-    /// exist, and missing ones are reported.
+    /// Create and update the streams below and the durable consumers that bindings name. With `false` they must exist;
+    /// missing ones are reported.
     #[serde(default)]
     pub manage: bool,
 
     /// How long the server waits for the acknowledgement of a message before it redelivers it, for consumers created
-    /// here. Default `30s`; `1s` to `1h`. The bridge extends it at half time while it processes the message,
-    /// so that it expires only if this process is gone. Too short: duplicates after a short interruption.
+    /// here. The bridge extends it at half time while it processes the message, so that it expires only if this process
+    /// is gone.
+    ///
+    /// Wrong: too short: duplicates after a short interruption.
     #[serde(default = "default_ack_wait", with = "crate::human_duration")]
-    #[schemars(with = "String", extend("format" = "duration"))]
+    #[schemars(with = "String", extend("format" = "duration", "bounds" = ["1s", "1h"]))]
     pub ack_wait: Duration,
 
     /// The streams to create and update; used if `manage` is true.
@@ -40,32 +43,36 @@ pub struct StreamConfig {
     /// The name of the stream, without dots, spaces, wildcards or slashes.
     pub name: String,
 
-    /// The subjects it stores, with the wildcards `*` and `>`. No two streams may store
-    /// the same subject.
+    /// The subjects it stores, with the wildcards `*` and `>`. No two streams may store the same subject.
     #[schemars(extend("minItems" = 1))]
     pub subjects: Vec<String>,
 
-    /// Number of replicas in the cluster. Default 1; 1 to 5, preferably odd. With one replica, a stream is lost with
-    /// its server.
+    /// Number of replicas in the cluster, preferably odd.
+    ///
+    /// Wrong: with one replica, a stream is lost with its server.
     #[serde(default = "default_replicas")]
+    #[schemars(range(min = 1, max = 5))]
     pub replicas: u32,
 
-    /// Where messages are stored. Default `file`; cannot be changed once the stream exists.
+    /// Where messages are stored. It cannot be changed once the stream exists.
     #[serde(default)]
     pub storage: StreamStorage,
 
-    /// How long a message is stored. Default: forever; at least `100ms`. If it is shorter than the longest
-    /// outage of a reader, messages are lost.
+    /// How long a message is stored, at least `100ms`.
+    ///
+    /// Wrong: shorter than the longest outage of a reader: messages are lost.
     #[serde(
         default,
         with = "optional_duration",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", extend("format" = "duration", "default_words" = "forever"))]
     pub max_age: Option<Duration>,
 
-    /// How long a message id is remembered, so that a duplicate is not stored again. Default `2m`; at least
-    /// `100ms` and not above `max_age`. If it is shorter than twice the longest restart, duplicates are stored.
+    /// How long a message id is remembered, so that a duplicate is not stored again; at least `100ms`, and not above
+    /// `max_age`.
+    ///
+    /// Wrong: shorter than twice the longest restart: duplicates are stored.
     #[serde(default = "default_duplicate_window", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration"))]
     pub duplicate_window: Duration,
