@@ -310,22 +310,65 @@ async fn cloudevents_marked_stream_are_parts_and_plain_data_become_results() {
     world.end().await;
 }
 
-/// Its only reference to the call is the id in its body.
+/// Their only reference to the call is the id in their body.
 #[tokio::test]
-async fn an_answer_that_is_too_large_ends_its_call_with_the_reason() {
+async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
     let mut world = World::with(&format!("{CONFIG}limits: {{ max_bytes: 64KiB }}\n")).await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
-    let result = format!("\"{}\"", "x".repeat(100 << 10));
-    world
-        .publish("responses", response(&request.id, &result))
-        .await;
-    let error = answer.next().await.unwrap().unwrap_err();
-    let why = error.to_string();
-    assert!(
-        why.contains("larger than the limit of 65536 bytes"),
-        "{why}"
+    let large = format!("\"{}\"", "x".repeat(100 << 10));
+    let too_large = "larger than the limit of 65536 bytes";
+    let cases: [(&str, &[u8], &str); 7] = [
+        (
+            r#"{"jsonrpc":"2.0","id":"ID","result":"#,
+            large.as_bytes(),
+            too_large,
+        ),
+        (
+            r#"{"result":"x","id":"ID","jsonrpc":"2.0","_":"#,
+            large.as_bytes(),
+            too_large,
+        ),
+        (
+            r#"{"version":"0.1","type":"mcp/callTool/resp","req_id":"ID","result":"#,
+            large.as_bytes(),
+            too_large,
+        ),
+        (
+            r#"{"request_id":"ID","status":"complete","result":"#,
+            large.as_bytes(),
+            too_large,
+        ),
+        (
+            r#"{"metadata":{"correlationId":"ID"},"messageType":"INFORM","content":"#,
+            large.as_bytes(),
+            too_large,
+        ),
+        (
+            r#"{"specversion":"1.0","id":"1","callid":"ID","data":"#,
+            large.as_bytes(),
+            too_large,
+        ),
+        // Python writes it so.
+        (
+            r#"{"jsonrpc":"2.0","id":"ID","result":"#,
+            b"NaN",
+            "expected a JSON value",
+        ),
+    ];
+    let not_utf_8: (&str, &[u8], &str) = (
+        r#"{"jsonrpc":"2.0","id":"ID","result":"#,
+        b"\"\xff\"",
+        "UTF-8",
     );
+    for (beginning, rest, expected) in cases.into_iter().chain([not_utf_8]) {
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        let beginning = beginning.replace("ID", &request.id);
+        let body = [beginning.as_bytes(), rest, b"}"].concat();
+        world.publish("responses", Message::plain(body)).await;
+        let error = answer.next().await.unwrap().unwrap_err();
+        let why = error.to_string();
+        assert!(why.contains(expected), "{beginning}: {why}");
+    }
     world.end().await;
 }
 

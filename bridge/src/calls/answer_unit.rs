@@ -2,7 +2,7 @@
 //!
 //! The body takes precedence over the headers, because agents copy the headers of a request to its answer.
 
-use a2abus_plugin::json::BYTE_ORDER_MARK;
+use a2abus_plugin::json::{self, BYTE_ORDER_MARK, Reader, Span};
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
 use a2abus_plugin::{
     DecodeErrorKind, Event, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Refused,
@@ -11,6 +11,7 @@ use a2abus_plugin::{
 use bytes::{Buf as _, Bytes};
 use smallvec::SmallVec;
 
+use crate::calls::callid::{CALL_ID_CHARS, CallId};
 use crate::metrics::CallOutcome;
 
 /// One unit of a message that was read where answers arrive.
@@ -49,8 +50,8 @@ pub(crate) enum Body {
     Broken {
         /// The problem.
         why: Text,
-        /// The JSON-RPC id, if there is exactly one.
-        id: Option<Id>,
+        /// The id of the request, as far as it can be read.
+        correlation: Option<Text>,
     },
 }
 
@@ -72,12 +73,7 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
         .into_iter()
         .map(|unit| match unit {
             Ok(unit) => AnswerUnit::of_unit(unit, event, limits),
-            Err(mut refused) => {
-                if refused.bytes.len() > limits.max_bytes {
-                    refused.id = id_of_large(&refused.bytes, limits);
-                }
-                AnswerUnit::of_refused(refused, event)
-            }
+            Err(refused) => AnswerUnit::of_refused(refused, event, limits),
         })
         .collect();
     let json = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
@@ -95,13 +91,53 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
     units
 }
 
-/// The id in a body that is too large, so that its caller gets the error. It is in memory already.
+/// The members in which answers of any family repeat the id of their request: JSON-RPC, A2E messages, E2A, and
+/// CloudEvents in structured mode. In legacy A2A it is `correlationId` in `metadata`.
+const CORRELATIONS: [&str; 5] = [
+    "id",
+    "req_id",
+    "request_id",
+    extension::CALL_ID,
+    extension::COLLABORATION_ID,
+];
+
+/// The id of a call in a body that is too large or not JSON, so that its caller gets the error at once. Members after a
+/// syntax error are not read.
 #[cold]
-fn id_of_large(body: &Bytes, limits: &Limits) -> Option<Id> {
-    let mut limits = *limits;
-    limits.max_bytes = usize::MAX;
-    let units = decode(body, &Hint::default(), &limits);
-    units.into_only().ok()?.ok()?.json_rpc?.id
+fn call_in_broken(body: &[u8], limits: &Limits) -> Option<Text> {
+    let mut found = None;
+    let mut note = |reader: &Reader<'_>, value: Span| {
+        let text = reader.token(value).get(1..value.range().len() - 1);
+        let text = text.and_then(|text| std::str::from_utf8(text).ok());
+        let call = text.filter(|text| names_call(text));
+        found = found.take().or(call.map(Text::from));
+    };
+    let mut reader = Reader::new(body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body), limits);
+    // Why the body is refused is known already.
+    let _error = reader.object(|reader, name| {
+        if name == b"metadata" && reader.kind()? == json::Kind::Object {
+            let inner = reader.object(|reader, name| {
+                let value = reader.value()?;
+                if name == b"correlationId" {
+                    note(reader, value);
+                }
+                Ok(())
+            });
+            return inner.map(drop);
+        }
+        let value = reader.value()?;
+        if CORRELATIONS.iter().any(|known| known.as_bytes() == name) {
+            note(reader, value);
+        }
+        Ok(())
+    });
+    found
+}
+
+/// Whether a text begins with the id of a call, so that it is one, or a damaged one.
+fn names_call(text: &str) -> bool {
+    let call = text.get(..CALL_ID_CHARS).map(str::parse::<CallId>);
+    call.is_some_and(|call| call.is_ok())
 }
 
 // === impl AnswerUnit ===
@@ -169,7 +205,7 @@ impl AnswerUnit {
             Ok(Ok(unit)) if unit.detection.family != Family::CloudEvent => {
                 Self::of_unit(unit, Some(&event), limits)
             }
-            Ok(Err(refused)) => Self::of_refused(refused, Some(&event)),
+            Ok(Err(refused)) => Self::of_refused(refused, Some(&event), limits),
             // A nested event, or several units: plain data.
             Ok(Ok(_)) | Err(_) => Self {
                 index,
@@ -184,23 +220,25 @@ impl AnswerUnit {
         answer
     }
 
-    fn of_refused(refused: Refused, event: Option<&Event>) -> Self {
+    fn of_refused(refused: Refused, event: Option<&Event>, limits: &Limits) -> Self {
         let is_other_json = matches!(
             refused.error.kind(),
             DecodeErrorKind::Unknown | DecodeErrorKind::NotAnObject
         );
+        let body = if is_other_json {
+            Body::Json
+        } else {
+            let id = refused.id.as_ref().and_then(Id::text);
+            Body::Broken {
+                why: refused.error.to_string().into(),
+                correlation: id.or_else(|| call_in_broken(&refused.bytes, limits)),
+            }
+        };
         Self {
             index: refused.index,
             raw: refused.bytes.clone(),
             payload: without_mark(refused.bytes),
-            body: if is_other_json {
-                Body::Json
-            } else {
-                Body::Broken {
-                    why: refused.error.to_string().into(),
-                    id: refused.id,
-                }
-            },
+            body,
             event: event.cloned(),
         }
     }
@@ -212,9 +250,8 @@ impl AnswerUnit {
             Body::Rpc(message) if message.is_call() => {
                 message.progress.as_deref().and_then(Id::text)
             }
-            Body::Rpc(JsonRpc { id, .. }) | Body::Broken { id, .. } => {
-                id.as_ref().and_then(Id::text)
-            }
+            Body::Rpc(JsonRpc { id, .. }) => id.as_ref().and_then(Id::text),
+            Body::Broken { correlation, .. } => correlation.clone(),
             Body::Mapped { event, .. } => {
                 event.extension_text(extension::COLLABORATION_ID).cloned()
             }
