@@ -372,6 +372,37 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
     world.end().await;
 }
 
+/// One message has more parts than any caller reads meanwhile.
+#[tokio::test]
+async fn thousands_of_parts_at_once_reach_their_caller() {
+    const PARTS: usize = 4_000;
+    let mut world = World::with(&format!("{CONFIG}limits: {{ max_units: 5000 }}\n")).await;
+    let mut answer = world.call("message/stream").await;
+    let request = world.received().await;
+    let part_of = |number: usize| {
+        let state = if number < PARTS {
+            "working"
+        } else {
+            "completed"
+        };
+        format!(
+            r#"{{"jsonrpc":"2.0","id":"{}","result":{{"kind":"status-update","number":{number},"final":{},"status":{{"state":"{state}"}}}}}}"#,
+            request.id,
+            number == PARTS
+        )
+    };
+    let all: Vec<_> = (1..=PARTS).map(part_of).collect();
+    let batch = format!("[{}]", all.join(","));
+    world.publish("responses", Message::plain(batch)).await;
+    for number in 1..=PARTS {
+        let part = part(&mut answer).await;
+        let body = body(&part);
+        assert!(body.contains(&format!(r#""number":{number},"#)), "{body}");
+        assert_eq!(part.last, number == PARTS);
+    }
+    world.end().await;
+}
+
 /// The Python SDK of CloudEvents writes Booleans in headers as `True` and `False`.
 #[tokio::test]
 async fn the_last_part_is_marked_in_any_case() {

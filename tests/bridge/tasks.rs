@@ -681,6 +681,15 @@ async fn every_subscriber_gets_the_same_events_and_may_come_back() {
     let back = follow().header("last-event-id", first[0].id.clone().unwrap());
     let missed = Stream::of(back.send().await.unwrap()).rest().await;
     assert_eq!(what(&missed), what(&first[1..]));
+    // An event that is not stored, or never was: the task itself.
+    let unknown = follow().header("last-event-id", "0-999999999");
+    let whole_task = Stream::of(unknown.send().await.unwrap()).rest().await;
+    assert_eq!(whole_task.len(), 1);
+    let ended = &whole_task[0].json()["result"];
+    assert_eq!(
+        (&ended["id"], &ended["status"]["state"]),
+        (&task, &json!("completed"))
+    );
     let invalid = follow().header("last-event-id", "zzz").send();
     let invalid = whole(invalid.await.unwrap()).await["error"].take();
     assert_eq!(invalid["code"], -32602);

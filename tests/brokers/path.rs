@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
 use crate::plain::{Plain, Reply, next, subscribed, unique};
+use crate::trust::shell;
 
 /// A request as a person writes it: the spaces must survive.
 const REQUEST: &str = r#"{ "jsonrpc": "2.0", "id": "msg-101",  "method": "tools/call", "params": {"name": "weather", "_agentId": "weather", "x": 1.50} }"#;
@@ -230,6 +231,27 @@ async fn a_reply_topic_that_was_there_before_is_used_with_the_partitions_it_has(
     let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
     assert_answered(&within("the answer", bridge.post("/rpc", REQUEST)).await);
     bridge.stop().await;
+    agent.abort();
+}
+
+/// There is no bridge that forwards answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_the_shell_is_answered_in_any_partition() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (topic, replies) = (unique("agent"), unique("replies"));
+    plain.create(&topic, 1).await;
+    plain.create(&replies, 16).await;
+    let agent = plain.agent(&topic, Reply::AnyPartition, result);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    std::fs::write(&file, kafka_and_route(&plain, &topic, &replies)).unwrap();
+    for _ in 0..3 {
+        let printed = shell(&file, &["weather", "tools/call", "{}"]).await;
+        assert!(printed.contains("\"result\""), "{printed}");
+    }
     agent.abort();
 }
 

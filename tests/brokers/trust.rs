@@ -413,7 +413,7 @@ async fn on_nats_no_event_directs_an_answer_to_a_forbidden_address() {
 }
 
 /// `a2abus call`, with this configuration.
-async fn shell(config: &Path, arguments: &[&str]) -> String {
+pub(crate) async fn shell(config: &Path, arguments: &[&str]) -> String {
     let output = Command::new(program())
         .arg("call")
         .args(arguments)

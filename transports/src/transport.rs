@@ -154,10 +154,9 @@ pub enum Reading {
         /// The durable consumer.
         name: Text,
     },
-    /// A copy of everything published from now on, without a stored position. Kafka reads only the given partition of
-    /// its one topic (no group, no commits).
+    /// A copy of everything published from now on, without a stored position (Kafka: no group, no commits).
     Live {
-        /// The partition, on transports that have them.
+        /// The only partition to read, on transports that have them; `None` for all.
         partition: Option<u32>,
     },
 }

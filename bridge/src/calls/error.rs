@@ -47,8 +47,8 @@ pub enum CallError {
     /// The request cannot be sent as it is.
     #[error("the request cannot be sent: {0}")]
     Refused(Text),
-    /// The caller reads its parts too slowly.
-    #[error("the caller reads the parts of the answer too slowly")]
+    /// Too many parts waited for the caller.
+    #[error("the parts of the answer were not read as fast as they arrived")]
     SlowCaller,
     /// The agent's answer cannot be used.
     #[error("the agent's answer cannot be used: {0}")]

@@ -312,7 +312,7 @@ impl Failure {
             }
             CallError::SlowCaller => Self::new(
                 Exhausted,
-                "the answer was dropped because the caller read it too slowly",
+                "the answer was dropped because its parts were not read as fast as they arrived",
             ),
             CallError::BadAnswer(why) => Self::new(
                 BadAgentReply,

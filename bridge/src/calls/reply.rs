@@ -13,7 +13,7 @@
 //! names.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::ProtocolBinding;
@@ -32,6 +32,8 @@ use crate::route::NamedBy;
 pub struct ReplyChannels {
     channels: Vec<ReplyChannel>,
     replica: Replica,
+    /// Whether all partitions are read.
+    reads_all: Arc<AtomicBool>,
 }
 
 /// The reply address of this replica on one bus.
@@ -116,7 +118,14 @@ impl ReplyChannels {
         Self {
             channels: called.map(channel).collect(),
             replica,
+            reads_all: Arc::default(),
         }
+    }
+
+    /// Reads all partitions of reply topics, in a process that only makes calls: it forwards no misplaced answers, and
+    /// there may be no other process that does.
+    pub(crate) fn read_all(&self) {
+        self.reads_all.store(true, Ordering::Relaxed);
     }
 
     /// A new call id of this replica.
@@ -277,10 +286,11 @@ impl ReplyChannels {
         channel: &ReplyChannel,
         count: u32,
     ) -> Result<Subscription, TopicError> {
+        let own = || u32::from(partition_among(self.replica, limited(count)));
         let (topic, partition) = match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => (
                 TopicFilter::from(topic.clone()),
-                Some(u32::from(partition_among(self.replica, limited(count)))),
+                (!self.reads_all.load(Ordering::Relaxed)).then(own),
             ),
             ReplyAddress::Subjects { below } => (
                 TopicFilter::new(format!("{below}.{}.>", self.replica))?,

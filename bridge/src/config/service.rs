@@ -88,9 +88,9 @@ pub struct CallsConfig {
     /// Wrong: too small: requests are refused. Too large: callers can make the process use that much memory.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Maximum number of parts of one streamed answer that wait for a slow caller; at the limit the stream ends with an
-    /// error.
-    #[schemars(range(min = 1, max = 65_536))]
+    /// Maximum number of parts of one answer that wait for a slow caller, or for the bridge to publish or store them; at
+    /// the limit the answer ends with an error. Each takes its size and 256 bytes of `budget_bytes`.
+    #[schemars(range(min = 1, max = 10_000_000))]
     pub max_parts_buffered: u32,
 }
 
@@ -256,7 +256,7 @@ impl Default for CallsConfig {
             max_pending_per_agent: None,
             max_pending_per_caller: None,
             budget_bytes: AsText(ByteSize::mib(64)),
-            max_parts_buffered: 2048,
+            max_parts_buffered: 65_536,
         }
     }
 }

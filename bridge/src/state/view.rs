@@ -956,6 +956,21 @@ mod tests {
         assert_eq!(unwritten(), None);
     }
 
+    /// Every task, and every call with an idempotency key, holds such a future.
+    #[tokio::test]
+    async fn the_future_of_a_record_is_small() {
+        let spec = LogSpec {
+            name: "test",
+            kind: Kind::Latest,
+        };
+        let options = ViewOptions {
+            memory_bytes: 1 << 20,
+        };
+        let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
+        let bytes = size_of_val(&view.commit_again("a", None, STORED));
+        assert!(bytes < 1_024, "{bytes} bytes");
+    }
+
     #[test]
     fn records_that_nobody_reads_are_a_problem_of_the_view() {
         let at = |next| {

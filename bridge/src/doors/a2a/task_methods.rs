@@ -193,15 +193,15 @@ impl A2aRequest<'_> {
 
     pub(super) async fn follow(&self) -> Result<Reply, Failure> {
         let params: TaskParams = self.parsed.params()?;
-        let last = self.last_event()?;
+        let received = self.last_event()?;
         let task = self.task(&params.id).await?;
-        // If earlier events are no longer stored, or the given event does not exist, start again with the current task.
-        let last = last.filter(|last| *last <= task.position && task.remembers(*last));
-        if task.status.state.is_terminal() && last.is_none() {
+        if task.status.state.is_terminal() && received.is_none() {
             let name = state(task.status.state, self.parsed.dialect);
             let message = format!("the task has ended ({name}) and has no further events");
             return Err(Failure::new(Reason::Unsupported, message));
         }
+        // If earlier events are no longer stored, or the given event does not exist, start again with the current task.
+        let last = received.filter(|last| *last <= task.position && task.remembers(*last));
         let id = Text::from(params.id);
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
