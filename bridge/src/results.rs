@@ -435,14 +435,14 @@ impl Results {
     }
 
     /// The latest deadline of the recorded calls of each of these tasks, in milliseconds since 1970.
-    pub(crate) fn deadlines(&self, tasks: &HashSet<Text>) -> HashMap<Text, u64> {
+    pub(crate) fn deadlines(&self, tasks: &HashMap<Text, u64>) -> HashMap<Text, u64> {
         let mut deadlines = HashMap::new();
         self.view.read(|entries| {
             for call in entries.iter().filter_map(|(_, entry)| entry.call()) {
                 let task = call.opened.task.as_ref();
-                if let Some(task) = task.filter(|task| tasks.contains(*task)) {
+                if let Some((task, touched)) = task.and_then(|task| tasks.get_key_value(task)) {
                     let deadline = deadlines.entry(task.clone()).or_default();
-                    *deadline = call.opened.until.max(*deadline);
+                    *deadline = call.opened.deadline_after(*touched).max(*deadline);
                 }
             }
         });

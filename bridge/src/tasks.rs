@@ -15,7 +15,7 @@ pub(crate) mod push;
 pub(crate) mod read;
 pub(crate) mod write;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 const ORPHAN_MARGIN: Duration = Duration::from_secs(5);
 /// The text of a task that fails because it has no owner.
 const ORPHANED: &str = "the bridge that followed the task has stopped";
-/// The text of a task that fails because it has no owner and its deadline has passed.
+/// The text of a task that fails because it has no owner and its deadline has passed, or its agent is silent.
 const OVERDUE: &str =
     "no answer by the deadline of the call, and the bridge that made the call has stopped";
 /// The interval between searches for tasks whose deadline has passed.
@@ -461,20 +461,23 @@ impl Tasks {
     }
 
     /// Fails tasks whose deadline has passed and whose bridge has stopped. A bridge that runs ends its own tasks at
-    /// their deadline. `deadlines` returns the known deadlines of these tasks, in milliseconds since 1970.
+    /// their deadline. `deadlines` gets the times of the last records of tasks, and returns the known deadlines, both in
+    /// milliseconds since 1970.
     pub(crate) async fn end_overdue(
         self: Arc<Self>,
-        deadlines: impl Fn(HashSet<Text>) -> HashMap<Text, u64>,
+        deadlines: impl Fn(HashMap<Text, u64>) -> HashMap<Text, u64>,
     ) {
         let mut searches = interval(OVERDUE_INTERVAL);
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             searches.tick().await;
-            let active: HashSet<Text> = self.view.read(|tasks| {
+            let active: HashMap<Text, u64> = self.view.read(|tasks| {
                 let active = tasks
                     .iter()
                     .filter(|(_, task)| !task.status.state.is_at_rest());
-                active.map(|(id, _)| Text::from(id)).collect()
+                active
+                    .map(|(id, task)| (Text::from(id), task.touched))
+                    .collect()
             });
             if active.is_empty() || !self.knows_owners().await {
                 continue;

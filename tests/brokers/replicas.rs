@@ -152,6 +152,10 @@ impl Agent {
                 return drop(sent.unwrap().await.unwrap());
             }
             "drip" => return self.drip(&reply_address, &request).await,
+            "fall silent" => {
+                let task = json!({ "kind": "task", "id": "own", "status": { "state": "working" } });
+                return self.reply(&reply_address, &request, task).await;
+            }
             _ => {}
         }
         let is_stream = request["method"] == "message/stream";
@@ -546,12 +550,12 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
     assert_eq!(agent.cancels.load(Ordering::Relaxed), 0);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
-    // The agent never answers.
-    let Some(pair) = Pair::start("overdue").await else {
-        return;
-    };
+/// The text of the status with which a task fails. Its bridge is killed once the task has the state `before`.
+async fn failure_of_an_orphan(
+    pair: Pair,
+    (text, before): (&str, &str),
+    timeout: Option<&str>,
+) -> String {
     let Pair {
         mut one,
         other,
@@ -561,11 +565,13 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
     let http = Client::builder().no_proxy().build().unwrap();
     let ask = async |door: &str, method: &str, params: &Value| -> Value {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let request = http.post(format!("{door}/a2a/agents/weather")).json(&body);
-        let request = request.header("x-a2a-timeout", "15000");
+        let mut request = http.post(format!("{door}/a2a/agents/weather")).json(&body);
+        if let Some(timeout) = timeout {
+            request = request.header("x-a2a-timeout", timeout);
+        }
         request.send().await.unwrap().json().await.unwrap()
     };
-    let parts = json!([{ "kind": "text", "text": "never" }]);
+    let parts = json!([{ "kind": "text", "text": text }]);
     let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
     let params = json!({ "message": message, "configuration": { "blocking": false } });
     let task = ask(&one.door, "message/send", &params).await;
@@ -575,24 +581,45 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
         }
     })
     .await;
-    one.process.kill().await.unwrap();
     let id = json!({ "id": task["result"]["id"] });
-    let status = within("the task ends", async {
-        loop {
-            let task = ask(&other.door, "tasks/get", &id).await;
-            let status = &task["result"]["status"];
-            if status["state"] == "failed" {
-                return status.clone();
-            }
-            sleep(Duration::from_millis(100)).await;
+    let status_once = async |state: &str| loop {
+        let task = ask(&other.door, "tasks/get", &id).await;
+        let status = &task["result"]["status"];
+        if status["state"] == state {
+            return status.clone();
         }
-    })
-    .await;
+        sleep(Duration::from_millis(100)).await;
+    };
+    within("the task has its state", status_once(before)).await;
+    one.process.kill().await.unwrap();
+    let status = within("the task ends", status_once("failed")).await;
     let why = &status["message"]["parts"][0]["text"];
-    let why = why.as_str().unwrap_or_default();
+    why.as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
+    let Some(pair) = Pair::start("overdue").await else {
+        return;
+    };
+    let why = failure_of_an_orphan(pair, ("never", "submitted"), Some("15000")).await;
     assert!(
         why.starts_with("no answer by the deadline of the call"),
-        "{status}"
+        "{why}"
+    );
+}
+
+/// The agent has sent a part, so the call could last for `calls.stream_timeout`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_whose_replica_was_killed_fails_once_its_agent_is_silent() {
+    let short = |config: String| config.replace("max_timeout: 60s", "timeout: 5s");
+    let Some(pair) = Pair::start_with("orphan", short).await else {
+        return;
+    };
+    let why = failure_of_an_orphan(pair, ("fall silent", "working"), None).await;
+    assert!(
+        why.starts_with("no answer by the deadline of the call"),
+        "{why}"
     );
 }
 

@@ -361,6 +361,14 @@ impl OpenedCall {
         Duration::from_millis(self.until.saturating_sub(now))
     }
 
+    /// The deadline of the call, if the agent sends nothing after `last`: in milliseconds since 1970.
+    pub(crate) fn deadline_after(&self, last: u64) -> u64 {
+        let takeover = clock::whole_milliseconds(TAKEOVER);
+        let silent = |timeout| last.saturating_add(timeout).saturating_add(takeover);
+        let silent = self.part_timeout.map(silent);
+        silent.map_or(self.until, |silent| silent.min(self.until))
+    }
+
     /// How long to wait for the next recorded part: if neither it nor a failure comes, the replica of the call has
     /// stopped, and the agent is silent.
     pub(crate) fn wait_for_part(&self) -> Duration {

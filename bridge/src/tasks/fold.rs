@@ -108,6 +108,8 @@ pub(crate) struct Task {
     pub(crate) metadata: BTreeMap<String, Raw>,
     /// When its status last changed, in milliseconds since 1970.
     pub(crate) changed: u64,
+    /// When its last record was written, in milliseconds since 1970.
+    pub(super) touched: u64,
     /// The state to return to if the agent refuses all messages that it has. Its first status, artifact or progress clears
     /// it.
     waited: Option<State>,
@@ -206,6 +208,9 @@ impl Fold for TaskFold {
             return Applied::Unknown;
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
+        if let Some(task) = &mut *entry {
+            task.touched = task.touched.max(record.time);
+        }
         let applied = match (&mut *entry, event) {
             (None, Event::Created(created)) => {
                 *entry = Some(Task::new(created, record));
@@ -262,6 +267,7 @@ impl Task {
             artifacts: Vec::new(),
             metadata: BTreeMap::new(),
             changed: record.time,
+            touched: record.time,
             waited: None,
             position: record.position,
             events: VecDeque::new(),
