@@ -208,7 +208,7 @@ impl Bridge {
         self.bindings.clear();
         (self.a2a, self.deliveries) = (None, None);
         self.takes_over = false;
-        self.calls.channels().read_all();
+        self.calls.channels().read_every_partition();
         self
     }
 

@@ -135,12 +135,12 @@ impl ClientBudget {
         }
     }
 
-    /// Charges bytes, and a number of others beside them, until the last clone of the bytes is dropped.
+    /// Charges bytes until the last clone of them is dropped.
     ///
     /// # Errors
     /// When they do not fit.
-    pub fn hold(&self, bytes: Bytes, beside: usize) -> Result<Bytes, BudgetExhausted> {
-        Ok(self.charge(bytes.len() + beside)?.carried_by(bytes))
+    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, BudgetExhausted> {
+        Ok(self.charge(bytes.len())?.carried_by(bytes))
     }
 }
 
@@ -221,25 +221,25 @@ mod tests {
     fn bytes_carry_their_charge_until_the_last_slice_is_dropped() {
         let budget = budget(10_000);
         let client_budget = budget.for_client(None);
-        let bytes = client_budget.hold(Bytes::from(vec![7; 5_000]), 0).unwrap();
+        let bytes = client_budget.hold(Bytes::from(vec![7; 5_000])).unwrap();
         let slice = bytes.slice(10..20);
         drop(bytes);
         assert_eq!(budget.held.get(), 5_256);
         assert_eq!(
-            client_budget.hold(Bytes::from(vec![7; 5_000]), 0),
+            client_budget.hold(Bytes::from(vec![7; 5_000])),
             Err(BudgetExhausted)
         );
         assert_eq!((&slice[..], budget.refused.get()), (&[7; 10][..], 1));
         drop(slice);
         assert_eq!(budget.held.get(), 0);
-        assert!(client_budget.hold(Bytes::from(vec![7; 5_000]), 0).is_ok());
+        assert!(client_budget.hold(Bytes::from(vec![7; 5_000])).is_ok());
     }
 
     #[test]
     fn replacing_bytes_always_succeeds() {
         let budget = budget(1_000);
         let client_budget = budget.for_client(Some([192, 0, 2, 1].into()));
-        let part = client_budget.hold(Bytes::from(vec![7; 200]), 0).unwrap();
+        let part = client_budget.hold(Bytes::from(vec![7; 200])).unwrap();
         let frame = client_budget.replace(Bytes::from(vec![7; 900]));
         drop(part);
         assert_eq!(budget.held.get(), 1_156);

@@ -434,15 +434,16 @@ impl Results {
         opened.is_some_and(|(opened, _)| opened.has_one_part())
     }
 
-    /// The latest deadline of the recorded calls of each of these tasks, in milliseconds since 1970.
-    pub(crate) fn deadlines(&self, tasks: &HashMap<Text, u64>) -> HashMap<Text, u64> {
+    /// The latest deadline of the recorded calls of each of these tasks. `last_records` has the time of its last record.
+    /// Times are milliseconds since 1970.
+    pub(crate) fn deadlines(&self, last_records: &HashMap<Text, u64>) -> HashMap<Text, u64> {
         let mut deadlines = HashMap::new();
         self.view.read(|entries| {
             for call in entries.iter().filter_map(|(_, entry)| entry.call()) {
                 let task = call.opened.task.as_ref();
-                if let Some((task, touched)) = task.and_then(|task| tasks.get_key_value(task)) {
+                if let Some((task, last)) = task.and_then(|task| last_records.get_key_value(task)) {
                     let deadline = deadlines.entry(task.clone()).or_default();
-                    *deadline = call.opened.deadline_after(*touched).max(*deadline);
+                    *deadline = call.opened.deadline_after(*last).max(*deadline);
                 }
             }
         });

@@ -278,23 +278,33 @@ impl Tasks {
         id: &str,
         events: impl IntoIterator<Item = Event>,
     ) -> Result<(), StateError> {
-        let began = Instant::now();
+        let until = Instant::now() + UNATTENDED;
         let mut stored = Vec::with_capacity(1);
         for event in events {
+            let began = Instant::now();
             let body = Some(body::write(&event));
-            let position = self.view.append_again(id, body, UNATTENDED).await?;
+            let left = until.saturating_duration_since(began);
+            let position = self.view.append_again(id, body, left).await?;
             stored.push((position, event));
+            self.note_duration(began);
         }
         if let Some((last, _)) = stored.last() {
-            self.view.applied(*last, UNATTENDED).await?;
-        }
-        if began.elapsed() > SLOW {
-            *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            let began = Instant::now();
+            let left = until.saturating_duration_since(began);
+            self.view.applied(*last, left).await?;
+            self.note_duration(began);
         }
         for (position, event) in &stored {
             self.count(id, event, *position);
         }
         Ok(())
+    }
+
+    /// Records an outage if the log has taken long for something that began then.
+    fn note_duration(&self, began: Instant) {
+        if began.elapsed() > SLOW {
+            *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
     }
 
     /// Counts the beginning and the end of tasks.
@@ -471,17 +481,20 @@ impl Tasks {
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             searches.tick().await;
-            let active: HashMap<Text, u64> = self.view.read(|tasks| {
-                let active = tasks
-                    .iter()
-                    .filter(|(_, task)| !task.status.state.is_at_rest());
-                active
-                    .map(|(id, task)| (Text::from(id), task.touched))
-                    .collect()
-            });
-            if active.is_empty() || !self.knows_owners().await {
+            let is_active = |task: &Task| !task.status.state.is_at_rest();
+            let has_active = self
+                .view
+                .read(|tasks| tasks.iter().any(|(_, task)| is_active(task)));
+            if !has_active || !self.knows_owners().await {
                 continue;
             }
+            // Read only now: before, this replica may not have known the latest records.
+            let active: HashMap<Text, u64> = self.view.read(|tasks| {
+                let active = tasks.iter().filter(|(_, task)| is_active(task));
+                active
+                    .map(|(id, task)| (Text::from(id), task.last_record))
+                    .collect()
+            });
             let latest = clock::milliseconds(clock::now())
                 .saturating_sub(clock::whole_milliseconds(ORPHAN_MARGIN));
             let deadlines = deadlines(active).into_iter();

@@ -316,7 +316,7 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
     let mut world = World::with(&format!("{CONFIG}limits: {{ max_bytes: 64KiB }}\n")).await;
     let large = format!("\"{}\"", "x".repeat(100 << 10));
     let too_large = "larger than the limit of 65536 bytes";
-    let cases: [(&str, &[u8], &str); 7] = [
+    let cases: [(&str, &[u8], &str); 8] = [
         (
             r#"{"jsonrpc":"2.0","id":"ID","result":"#,
             large.as_bytes(),
@@ -347,6 +347,12 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
             large.as_bytes(),
             too_large,
         ),
+        // Copied from the event of the request: its id has no token.
+        (
+            r#"{"specversion":"1.0","id":"CALL","callid":"ID","data":"#,
+            large.as_bytes(),
+            too_large,
+        ),
         // Python writes it so.
         (
             r#"{"jsonrpc":"2.0","id":"ID","result":"#,
@@ -359,16 +365,36 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
         b"\"\xff\"",
         "UTF-8",
     );
-    for (beginning, rest, expected) in cases.into_iter().chain([not_utf_8]) {
+    // A batch of one, too.
+    let cases = cases.into_iter().chain([not_utf_8]);
+    for (case, is_batch) in cases.flat_map(|case| [(case, false), (case, true)]) {
+        let (beginning, rest, expected) = case;
         let mut answer = world.call("tools/call").await;
         let request = world.received().await;
-        let beginning = beginning.replace("ID", &request.id);
-        let body = [beginning.as_bytes(), rest, b"}"].concat();
+        let beginning = beginning
+            .replace("ID", &request.id)
+            .replace("CALL", &request.id[..26]);
+        let mut body = [beginning.as_bytes(), rest, b"}"].concat();
+        if is_batch {
+            body = [b"[".as_slice(), &body, b"]"].concat();
+        }
         world.publish("responses", Message::plain(body)).await;
         let error = answer.next().await.unwrap().unwrap_err();
         let why = error.to_string();
         assert!(why.contains(expected), "{beginning}: {why}");
     }
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let event = format!(
+        r#"{{"specversion":"1.0","id":"1","source":"/a","type":"t","callid":"{}","data":NaN}}"#,
+        request.id
+    );
+    let mut event = Message::plain(event);
+    event
+        .headers
+        .push("content-type", "application/cloudevents+json");
+    world.publish("responses", event).await;
+    assert!(answer.next().await.unwrap().is_err());
     world.end().await;
 }
 

@@ -227,6 +227,8 @@ pub(crate) enum Reply {
     AsAsked,
     /// To the topic that the request names, wherever the client puts it.
     AnyPartition,
+    /// To the topic that the request names, and this partition.
+    Partition(i32),
     /// To a topic of its own.
     Topic(String),
 }
@@ -240,6 +242,7 @@ impl Reply {
                 Some(text("ce_replypartition").parse().unwrap()),
             ),
             Self::AnyPartition => (text("ce_replyto"), None),
+            Self::Partition(partition) => (text("ce_replyto"), Some(*partition)),
             Self::Topic(topic) => (topic.clone(), None),
         }
     }

@@ -612,7 +612,11 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
 /// The agent has sent a part, so the call could last for `calls.stream_timeout`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_whose_replica_was_killed_fails_once_its_agent_is_silent() {
-    let short = |config: String| config.replace("max_timeout: 60s", "timeout: 5s");
+    let short = |config: String| {
+        let short = config.replace("max_timeout: 60s", "timeout: 5s");
+        assert_ne!(short, config);
+        short
+    };
     let Some(pair) = Pair::start_with("orphan", short).await else {
         return;
     };

@@ -101,19 +101,42 @@ const CORRELATIONS: [&str; 5] = [
     extension::COLLABORATION_ID,
 ];
 
-/// The id of a call in a body that is too large or not JSON, so that its caller gets the error at once. Members after a
-/// syntax error are not read.
+/// The id of a call in a body that cannot be used (too large, not JSON, or invalid in its family), so that its caller
+/// gets the error at once. One with a reply token is preferred: copied attributes may contain another without. Members
+/// after a syntax error are not read. An array may have one element.
 #[cold]
-fn call_in_broken(body: &[u8], limits: &Limits) -> Option<Text> {
-    let mut found = None;
+pub(super) fn call_in_broken(body: &[u8], limits: &Limits) -> Option<Text> {
+    let mut reader = Reader::new(body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body), limits);
+    if reader.kind().ok()? != json::Kind::Array {
+        return call_in_object(&mut reader);
+    }
+    let (mut found, mut elements) = (None, 0);
+    // Why the body is refused is known already.
+    let _error = reader.array(|reader| {
+        elements += 1;
+        if elements == 1 && reader.kind()? == json::Kind::Object {
+            found = call_in_object(reader);
+            return Ok(());
+        }
+        reader.value().map(drop)
+    });
+    found.filter(|_| elements == 1)
+}
+
+fn call_in_object(reader: &mut Reader<'_>) -> Option<Text> {
+    let mut found: Option<Text> = None;
     let mut note = |reader: &Reader<'_>, value: Span| {
         let text = reader.token(value).get(1..value.range().len() - 1);
         let text = text.and_then(|text| std::str::from_utf8(text).ok());
-        let call = text.filter(|text| names_call(text));
-        found = found.take().or(call.map(Text::from));
+        let has_token = |text: &str| text.len() > CALL_ID_CHARS;
+        if let Some(text) = text.filter(|text| names_call(text))
+            && found
+                .as_deref()
+                .is_none_or(|found| !has_token(found) && has_token(text))
+        {
+            found = Some(text.into());
+        }
     };
-    let mut reader = Reader::new(body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body), limits);
-    // Why the body is refused is known already.
     let _error = reader.object(|reader, name| {
         if name == b"metadata" && reader.kind()? == json::Kind::Object {
             let inner = reader.object(|reader, name| {

@@ -140,9 +140,6 @@ pub struct Fingerprint {
     body: u64,
 }
 
-/// What one part of an answer takes while it waits, besides its body: its attributes, and its place in the queue.
-const PART_BYTES: usize = 256;
-
 /// Has random keys, so that nobody can construct two bodies with the same hash.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
@@ -355,7 +352,7 @@ impl PendingCalls {
         }
         let mut handed = HandOver::Late;
         for part in parts {
-            let body = budget.hold(part.body.clone(), PART_BYTES);
+            let body = budget.hold(part.body.clone());
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
             let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
@@ -401,7 +398,7 @@ impl PendingCalls {
         body: Bytes,
     ) -> bool {
         self.table.get(&call).is_some_and(|entry| {
-            let held = entry.budget.hold(body, PART_BYTES);
+            let held = entry.budget.hold(body);
             held.is_ok_and(|body| entry.parts.try_send(Box::new(message(body))).is_ok())
         })
     }

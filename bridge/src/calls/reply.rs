@@ -32,8 +32,8 @@ use crate::route::NamedBy;
 pub struct ReplyChannels {
     channels: Vec<ReplyChannel>,
     replica: Replica,
-    /// Whether all partitions are read.
-    reads_all: Arc<AtomicBool>,
+    /// Whether every partition is read.
+    reads_every_partition: Arc<AtomicBool>,
 }
 
 /// The reply address of this replica on one bus.
@@ -118,14 +118,20 @@ impl ReplyChannels {
         Self {
             channels: called.map(channel).collect(),
             replica,
-            reads_all: Arc::default(),
+            reads_every_partition: Arc::default(),
         }
     }
 
-    /// Reads all partitions of reply topics, in a process that only makes calls: it forwards no misplaced answers, and
+    /// Reads every partition of reply topics, in a process that only makes calls: it forwards no misplaced answers, and
     /// there may be no other process that does.
-    pub(crate) fn read_all(&self) {
-        self.reads_all.store(true, Ordering::Relaxed);
+    pub(crate) fn read_every_partition(&self) {
+        self.reads_every_partition.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a message is the forwarded copy of an answer that this process has read where it was misplaced.
+    pub(crate) fn is_second_copy(&self, message: &Message) -> bool {
+        let reads_every_partition = self.reads_every_partition.load(Ordering::Relaxed);
+        reads_every_partition && message.headers.get(FORWARDS).is_some()
     }
 
     /// A new call id of this replica.
@@ -290,7 +296,7 @@ impl ReplyChannels {
         let (topic, partition) = match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => (
                 TopicFilter::from(topic.clone()),
-                (!self.reads_all.load(Ordering::Relaxed)).then(own),
+                (!self.reads_every_partition.load(Ordering::Relaxed)).then(own),
             ),
             ReplyAddress::Subjects { below } => (
                 TopicFilter::new(format!("{below}.{}.>", self.replica))?,

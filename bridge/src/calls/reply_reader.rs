@@ -150,7 +150,8 @@ impl ReplyReader {
         let rules = self.calls.rules();
         let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
-        if !self.calls.no_responders(at, binding) {
+        let is_second_copy = self.calls.channels().is_second_copy(at.message);
+        if !is_second_copy && !self.calls.no_responders(at, binding) {
             // The outcomes are counted and logged, and none of them needs forwarding.
             drop(self.calls.take_answers(at, binding));
         }

@@ -285,7 +285,7 @@ impl Calls {
         })
     }
 
-    /// Handles a message whose headers cannot be read: its call fails at once.
+    /// Handles a message whose headers, or whose event in structured mode, cannot be read: its call fails at once.
     fn unreadable(
         &self,
         at: ReadAt<'_>,
@@ -293,7 +293,11 @@ impl Calls {
         error: &dyn std::error::Error,
     ) -> AnswerOutcome {
         let detail = error.to_string();
-        match with_token(ids(of_message(at))) {
+        let body = at.message.body.as_deref().unwrap_or_default();
+        let own =
+            std::iter::once_with(|| answer_unit::call_in_broken(body, &at.rules.limits)).flatten();
+        let own = own.filter_map(|text| text.parse().ok());
+        match with_token(ids(of_message(at)).chain(own)) {
             Some(id) => {
                 let error = CallError::BadAnswer(detail.into());
                 let message = || at.message.clone();

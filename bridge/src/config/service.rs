@@ -89,7 +89,7 @@ pub struct CallsConfig {
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub budget_bytes: AsText<ByteSize>,
     /// Maximum number of parts of one answer that wait for a slow caller, or for the bridge to publish or store them; at
-    /// the limit the answer ends with an error. Each takes its size and 256 bytes of `budget_bytes`.
+    /// the limit the answer ends with an error. Each counts its size and 256 bytes against `budget_bytes`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_parts_buffered: u32,
 }

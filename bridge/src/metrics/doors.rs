@@ -53,7 +53,7 @@ const LIMITED: Definition = Definition {
     name: "a2abus_limited_requests_total",
     unit: "requests",
     labels: &["limit"],
-    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or over (an MCP client sent too many cancels, ends of sessions, answers to questions and subscriptions, which are then not passed on to other replicas).",
+    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or over (an MCP client sent too many cancels, session ends, subscriptions and answers to questions, which are then not passed on to other replicas).",
 };
 
 // === impl DoorMetrics ===

@@ -579,6 +579,20 @@ mod tests {
     }
 
     #[test]
+    fn a_call_whose_agent_is_silent_has_an_earlier_deadline() {
+        let opened = |part_timeout| OpenedCall {
+            until: 100_000,
+            part_timeout,
+            ..OpenedCall::sample()
+        };
+        let takeover = clock::whole_milliseconds(TAKEOVER);
+        assert_eq!(opened(Some(500)).deadline_after(2_000), 2_500 + takeover);
+        assert_eq!(opened(Some(500)).deadline_after(99_999), 100_000);
+        // The client may take longer to answer a question.
+        assert_eq!(opened(None).deadline_after(2_000), 100_000);
+    }
+
+    #[test]
     fn a_part_of_an_agent_is_recorded_as_before() {
         let text = |by| {
             let part = RecordedPart::new(&Bytes::from_static(b"x"), true, by);

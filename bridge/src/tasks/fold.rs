@@ -109,7 +109,7 @@ pub(crate) struct Task {
     /// When its status last changed, in milliseconds since 1970.
     pub(crate) changed: u64,
     /// When its last record was written, in milliseconds since 1970.
-    pub(super) touched: u64,
+    pub(super) last_record: u64,
     /// The state to return to if the agent refuses all messages that it has. Its first status, artifact or progress clears
     /// it.
     waited: Option<State>,
@@ -209,7 +209,7 @@ impl Fold for TaskFold {
         };
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
         if let Some(task) = &mut *entry {
-            task.touched = task.touched.max(record.time);
+            task.last_record = task.last_record.max(record.time);
         }
         let applied = match (&mut *entry, event) {
             (None, Event::Created(created)) => {
@@ -267,7 +267,7 @@ impl Task {
             artifacts: Vec::new(),
             metadata: BTreeMap::new(),
             changed: record.time,
-            touched: record.time,
+            last_record: record.time,
             waited: None,
             position: record.position,
             events: VecDeque::new(),

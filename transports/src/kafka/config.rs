@@ -32,7 +32,7 @@ pub struct KafkaConfig {
     /// TLS to the brokers. Without it, traffic is not encrypted.
     pub tls: Option<KafkaTls>,
 
-    /// How to log in. Without it, the bridge does not log in.
+    /// How to log in. If absent, the bridge connects anonymously.
     pub sasl: Option<KafkaSasl>,
 
     /// How long a message that a binding forwards waits for others, to be sent in one request. `0s`: it waits only for
@@ -96,8 +96,8 @@ pub struct KafkaConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaTls {
-    /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file. By default those of the
-    /// system.
+    /// Certificates of the authorities that sign the brokers' certificates. Path of a PEM file. By default, the
+    /// system's certificates are used.
     pub ca_file: Option<PathBuf>,
     /// The client certificate with its chain, for brokers that require one. Path of a PEM file; needs `key_file`.
     pub cert_file: Option<PathBuf>,

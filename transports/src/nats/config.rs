@@ -37,7 +37,7 @@ pub struct NatsConfig {
     #[serde(default)]
     pub tls: NatsTls,
 
-    /// How to log in. Without it, the bridge does not log in.
+    /// How to log in. If absent, the bridge connects anonymously.
     pub auth: Option<NatsAuth>,
 
     /// How often an idle connection is pinged; after two pings without an answer it is closed.
@@ -94,8 +94,8 @@ pub struct NatsTls {
     /// Wrong: with `false`, anyone on the network can read a password or token.
     #[schemars(extend("default_words" = "by `auth`"))]
     pub required: Option<bool>,
-    /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file. By default those of the
-    /// system.
+    /// Certificates of the authorities that sign the servers' certificates. Path of a PEM file. By default, the
+    /// system's certificates are used.
     pub ca_file: Option<PathBuf>,
     /// The client certificate with its chain, for servers that require one. Path of a PEM file; needs `key_file`.
     pub cert_file: Option<PathBuf>,

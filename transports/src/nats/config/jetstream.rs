@@ -12,7 +12,7 @@ use crate::transport::TopicFilter;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JetStreamConfig {
-    /// The JetStream domain. By default that of the server.
+    /// The JetStream domain. By default, the server's own.
     ///
     /// Wrong: with a domain that does not exist, every JetStream request times out.
     pub domain: Option<String>,
