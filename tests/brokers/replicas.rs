@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::path::serve;
-use crate::plain::{Plain, unique};
+use crate::plain::{Plain, next, unique};
 
 const CALLS: usize = 200;
 const STREAMS: usize = 50;
@@ -438,6 +438,100 @@ async fn a_replica_on_kafka_is_killed_under_calls_and_streams() {
     let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
     let transport = format!("{{ type: kafka, brokers: ['{address}'], session_timeout: 6s }}");
     one_of_two_is_killed(kafka.into(), &transport, &topic).await;
+}
+
+/// The text of the first artifact of a task that has ended.
+async fn text_of_ended(http: &Client, door: &str, task: &Value) -> String {
+    let body =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": task } });
+    loop {
+        let asked = http.post(format!("{door}/a2a/agents/weather")).json(&body);
+        let answer: Value = asked.send().await.unwrap().json().await.unwrap();
+        if answer["result"]["status"]["state"] == "completed" {
+            let parts = answer["result"]["artifacts"][0]["parts"]
+                .as_array()
+                .unwrap();
+            return parts
+                .iter()
+                .map(|part| part["text"].as_str().unwrap())
+                .collect();
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The agent ignores the partition that a request names, so its parts are forwarded. The other replica reads both the
+/// parts and the forwarded copies.
+#[tokio::test(flavor = "multi_thread")]
+async fn forwarded_parts_count_once_at_every_replica() {
+    const PARTITIONS: i32 = 4;
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, topic) = (Plain::new(&address), unique("forwarded"));
+    let replies = format!("{topic}.replies");
+    plain.create(&topic, 1).await;
+    plain.create(&replies, PARTITIONS).await;
+    let transport = format!("{{ type: kafka, brokers: ['{address}'] }}");
+    let with_four = format!("reply_partitions: {PARTITIONS}, max_timeout");
+    let config = config(&transport, &topic).replace("max_timeout", &with_four);
+    let directory = tempfile::tempdir().unwrap();
+    let one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let requests = plain.read(&topic, 1);
+    let received = async || -> Value {
+        let request = within("the request", next(&requests)).await;
+        serde_json::from_slice::<Value>(&request.body).unwrap()["id"].clone()
+    };
+    let answer = async |partition: i32, id: &Value, result: Value| {
+        let body = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+        plain
+            .publish(&replies, Some(partition), &body.to_string())
+            .await;
+    };
+    // The replicas have joined the group that forwards.
+    for partition in 0..PARTITIONS {
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
+        let call = http.post(format!("{}/rpc/weather", one.door)).json(&call);
+        let called = tokio::spawn(call.send());
+        answer(partition, &received().await, json!({})).await;
+        let called = within("the answer", called).await.unwrap().unwrap();
+        assert!(called.status().is_success(), "{called:?}");
+    }
+    let mut ids = Vec::new();
+    let mut tasks = Vec::new();
+    for _ in 0..PARTITIONS {
+        let parts = json!([{ "kind": "text", "text": "go" }]);
+        let message =
+            json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
+        let params = json!({ "message": message, "configuration": { "blocking": false } });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params });
+        let sent = http
+            .post(format!("{}/a2a/agents/weather", one.door))
+            .json(&body);
+        let answer: Value = sent.send().await.unwrap().json().await.unwrap();
+        tasks.push(answer["result"]["id"].clone());
+        ids.push(received().await);
+    }
+    for (partition, id) in (0..).zip(&ids) {
+        for number in 0..5 {
+            let artifact = json!({ "artifactId": "a", "parts": [{ "kind": "text", "text": number.to_string() }] });
+            let update = json!({ "kind": "artifact-update", "taskId": "t", "append": number > 0, "artifact": artifact });
+            answer(partition, id, update).await;
+        }
+    }
+    // Longer than another replica waits before it takes over an answer that its own replica does not receive.
+    sleep(Duration::from_secs(5)).await;
+    for (partition, id) in (0..).zip(&ids) {
+        answer(partition, id, completed()).await;
+    }
+    for task in &tasks {
+        for door in [&one.door, &other.door] {
+            let text = within("the task ends", text_of_ended(&http, door, task)).await;
+            assert_eq!(text, "01234");
+        }
+    }
 }
 
 /// Two replicas on NATS, and their agent.

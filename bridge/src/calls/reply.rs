@@ -74,6 +74,16 @@ pub mod spring {
 /// disagree about its address would do so forever.
 pub const FORWARDS: &str = "bus-forwards";
 
+/// Its value if the answer was read in another topic, and if it was read in another partition of the reply topic.
+const ELSEWHERE: &str = "1";
+const WITHIN: &str = "within";
+
+/// Whether a message was forwarded within the reply topic. Then a reader of all partitions has read the answer before.
+pub(crate) fn is_forwarded_within(message: &Message) -> bool {
+    let from = message.headers.get(FORWARDS);
+    from.is_some_and(|from| from == WITHIN)
+}
+
 /// The word before the call id in the reply subject of a call that other replicas follow.
 const FOLLOWED: &str = "followed";
 
@@ -128,10 +138,9 @@ impl ReplyChannels {
         self.reads_every_partition.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a message is the forwarded copy of an answer that this process has read where it was misplaced.
-    pub(crate) fn is_second_copy(&self, message: &Message) -> bool {
-        let reads_every_partition = self.reads_every_partition.load(Ordering::Relaxed);
-        reads_every_partition && message.headers.get(FORWARDS).is_some()
+    /// Whether this process reads every partition of reply topics.
+    pub(crate) fn is_reading_every_partition(&self) -> bool {
+        self.reads_every_partition.load(Ordering::Relaxed)
     }
 
     /// A new call id of this replica.
@@ -250,17 +259,28 @@ impl ReplyChannels {
         }
     }
 
-    /// The message, for the reply address on `bus` that the call id names.
+    /// A message that was read in this topic of a bus, for the reply address that the call id names.
     #[must_use]
-    pub fn forward(&self, id: ReplyId, bus: BusId, mut message: Message) -> Option<Outgoing> {
-        let address = match &self.channel(bus)?.reply_address {
-            ReplyAddress::Partitioned { topic, partitions } => Address {
-                partition: Some(u32::from(partition_of(id.call.replica(), partitions))),
-                ..Address::topic(topic.clone())
-            },
-            ReplyAddress::Subjects { below } => Address::topic(subject_of(below, id).ok()?),
+    pub fn forward(
+        &self,
+        id: ReplyId,
+        (bus, read_in): (BusId, &Topic),
+        mut message: Message,
+    ) -> Option<Outgoing> {
+        let (address, is_within) = match &self.channel(bus)?.reply_address {
+            ReplyAddress::Partitioned { topic, partitions } => {
+                let address = Address {
+                    partition: Some(u32::from(partition_of(id.call.replica(), partitions))),
+                    ..Address::topic(topic.clone())
+                };
+                (address, topic == read_in)
+            }
+            ReplyAddress::Subjects { below } => {
+                (Address::topic(subject_of(below, id).ok()?), false)
+            }
         };
-        message.headers.put(FORWARDS, "1");
+        let from = if is_within { WITHIN } else { ELSEWHERE };
+        message.headers.put(FORWARDS, from);
         Some(Outgoing {
             bus,
             address,

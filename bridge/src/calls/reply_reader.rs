@@ -10,7 +10,7 @@ use a2abus_transports::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::reply::ReplyChannel;
+use super::reply::{ReplyChannel, is_forwarded_within};
 use super::resolve::{ReadAt, Reader};
 use super::service::Calls;
 use crate::bus::Bus;
@@ -150,7 +150,8 @@ impl ReplyReader {
         let rules = self.calls.rules();
         let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
-        let is_second_copy = self.calls.channels().is_second_copy(at.message);
+        let is_second_copy =
+            is_forwarded_within(at.message) && self.calls.channels().is_reading_every_partition();
         if !is_second_copy && !self.calls.no_responders(at, binding) {
             // The outcomes are counted and logged, and none of them needs forwarding.
             drop(self.calls.take_answers(at, binding));

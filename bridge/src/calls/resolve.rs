@@ -4,7 +4,9 @@
 //! repeats the id of its request. All of these lead to the call id. A message that is read where answers arrive is an
 //! answer, whatever its headers say, unless it is the request itself. Source: docs/design.md §1 and §2.
 
-use a2abus_plugin::{Data, Event, EventError, Kind, Limits, Text, extension, kind_of_event};
+use a2abus_plugin::{
+    Data, Event, EventError, EventErrorKind, Kind, Limits, Text, extension, kind_of_event,
+};
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Origin, Topic};
 
@@ -285,7 +287,7 @@ impl Calls {
         })
     }
 
-    /// Handles a message whose headers, or whose event in structured mode, cannot be read: its call fails at once.
+    /// Handles a message whose headers cannot be read, or whose structured event is not JSON: its call fails at once.
     fn unreadable(
         &self,
         at: ReadAt<'_>,
@@ -293,10 +295,14 @@ impl Calls {
         error: &dyn std::error::Error,
     ) -> AnswerOutcome {
         let detail = error.to_string();
-        let body = at.message.body.as_deref().unwrap_or_default();
-        let own =
-            std::iter::once_with(|| answer_unit::call_in_broken(body, &at.rules.limits)).flatten();
-        let own = own.filter_map(|text| text.parse().ok());
+        let own = || {
+            let body = at.message.body.as_deref();
+            let body = body.filter(|_| code == EventErrorKind::MalformedEvent.as_str());
+            answer_unit::call_in_broken(body?, &at.rules.limits)?
+                .parse()
+                .ok()
+        };
+        let own = std::iter::once_with(own).flatten();
         match with_token(ids(of_message(at)).chain(own)) {
             Some(id) => {
                 let error = CallError::BadAnswer(detail.into());
@@ -380,7 +386,7 @@ impl Calls {
         if at.message.headers.get(FORWARDS).is_some() {
             return AnswerOutcome::Looped(call);
         }
-        match self.channels().forward(id, at.bus, message()) {
+        match self.channels().forward(id, (at.bus, at.topic), message()) {
             Some(forward) => AnswerOutcome::Forward(Box::new(forward)),
             None => AnswerOutcome::Foreign(call),
         }

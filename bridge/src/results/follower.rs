@@ -30,7 +30,7 @@ use crate::bus::Bus;
 use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions};
-use crate::calls::reply::ReplyChannel;
+use crate::calls::reply::{ReplyChannel, is_forwarded_within};
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{AnswerOutcome, Calls, Part, render};
 use crate::clock;
@@ -235,7 +235,11 @@ impl Follower {
         let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
         let binding = self.bus.transport.binding();
         self.calls.no_responders(at, binding);
-        for (ReplyId { call, token }, unit) in self.calls.to_others(at, binding) {
+        let answers = match is_forwarded_within(at.message) {
+            true => Vec::new(),
+            false => self.calls.to_others(at, binding),
+        };
+        for (ReplyId { call, token }, unit) in answers {
             let buffer = reading.buffers.entry(call).or_default();
             if !buffer.is_incomplete {
                 reading.bytes += buffer.take(token, unit);
