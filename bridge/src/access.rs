@@ -129,12 +129,24 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
     uses.extend(announced);
     uses.extend(state(config, transport, kind));
     if config.calls.enabled && is_called && kind != Some(TransportType::Memory) {
-        uses.push(Access {
-            owner: "answers".to_owned(),
-            operation: Operation::Replies(config.calls.reply_topic.0.clone()),
-        });
+        uses.extend(answers(config, transport));
     }
     uses
+}
+
+/// The answers to calls, and the dead letters of those that arrive in the wrong partition.
+fn answers(config: &Config, transport: &Name) -> Vec<Access> {
+    let replies = Access {
+        owner: "answers".to_owned(),
+        operation: Operation::Replies(config.calls.reply_topic.0.clone()),
+    };
+    let misplaced = config.reply_bindings().into_iter();
+    let misplaced = misplaced.filter(|binding| binding.transport == *transport);
+    let dead_letters = misplaced.map(|binding| Access {
+        owner: format!("dead letters of binding {}", binding.name),
+        operation: Operation::Write(Write::to(&binding.dead_letter.topic, Storage::Stream)),
+    });
+    std::iter::once(replies).chain(dead_letters).collect()
 }
 
 /// How the bridge reads a binding.

@@ -70,7 +70,7 @@ use self::server::{Server, ServerTransport};
 use self::session::Session;
 use self::watched::Watched;
 use self::web::{Web, url_of};
-use crate::bus::deadletter::{Reason, Undeliverable, Undelivered};
+use crate::bus::deadletter::{Reason, Undeliverable};
 use crate::calls::callid::is_reply_id;
 use crate::calls::failure::Recipient;
 use crate::clock;
@@ -457,10 +457,7 @@ impl AttachedBinding {
                 let entered = self.enter(&request.id);
                 work.push(self.serve(request, entered, held).boxed());
             }
-            Ok(Ask::Expired(request)) => {
-                self.dropped(&held, "expired");
-                work.push(self.expired(request, held).boxed());
-            }
+            Ok(Ask::Expired(request)) => work.push(self.expired(request, held).boxed()),
             Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
             Ok(Ask::Cancel(id)) if self.cancel(&id) => held.done(),
             Ok(Ask::Cancel(id)) if is_reply_id(&id) => {
@@ -524,11 +521,13 @@ impl AttachedBinding {
 
     /// Counts and logs a dropped message.
     fn dropped(&self, held: &Held, reason: &'static str) {
-        self.intake.dead_letters.dropped(&undelivered(held), reason);
+        self.intake
+            .dead_letters
+            .dropped(&held.undelivered(), reason);
     }
 
     async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
-        let of = undelivered(held);
+        let of = held.undelivered();
         let dead_letters = &self.intake.dead_letters;
         let dead_letter = dead_letters.dead_letter(&of, body, reason);
         let replacement = |copy, error: &TransportError| dead_letters.replacement(copy, error);
@@ -580,15 +579,5 @@ impl AttachedBinding {
 
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn undelivered(held: &Held) -> Undelivered<'_> {
-    Undelivered {
-        message: &held.message,
-        topic: &held.topic,
-        origin: held.origin.as_ref(),
-        agent: None,
-        call: None,
     }
 }

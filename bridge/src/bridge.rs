@@ -145,7 +145,7 @@ impl Bridge {
             config: &config,
             registry: &registry,
             outbound: &outbound,
-            publisher,
+            publisher: publisher.clone(),
             exchanges: &exchanges,
             calls: &calls,
             metrics: &metrics,
@@ -155,7 +155,7 @@ impl Bridge {
         let (workflows, watch) = workflows(&config, world, &state, &metrics).await?;
         let results = results(&config, &state, &log).await?;
         let bindings = parts.bindings(workflows.as_ref(), results.as_ref())?;
-        let reload = ConfigReloader::new(&config, &outbound, &calls, watch, &metrics, &readiness);
+        let reload = ConfigReloader::new(&config, &publisher, &calls, watch, &metrics, &readiness);
         let door = listen(config.http.enabled, config.http.listen.0).await?;
         let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;

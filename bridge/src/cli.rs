@@ -5,6 +5,7 @@
 
 mod agents;
 mod attach;
+mod bridge_client;
 mod call;
 mod check;
 mod command;

@@ -205,11 +205,11 @@ impl Pipeline {
             }
         };
         let original = Original {
+            _weight: self.copies.hold(&message, &routed.copies),
             message,
             topic,
             origin,
             settlement,
-            _weight: self.copies.hold(&routed.copies),
         };
         (routed.copies, original)
     }

@@ -249,8 +249,10 @@ impl Process {
         self.rest.spawn(until(self.order.rest.clone(), delivering));
         if let Some(a2a) = a2a {
             let (tasks, results) = (Arc::clone(&a2a.tasks), Arc::clone(&results));
-            let deadlines = move |tasks| results.deadlines(&tasks);
-            let ends = tasks.end_overdue(deadlines);
+            let ends = tasks.end_overdue(move |unfinished| {
+                let results = Arc::clone(&results);
+                async move { results.deadlines(&unfinished).await }
+            });
             self.rest.spawn(until(self.order.rest.clone(), ends));
         }
         let line = |what| self.log.limit(Level::WARN, what);

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
 use self::attached::{AGENTS, Attached, RESTART, set};
-use crate::bus::outbound::Outbound;
+use crate::bus::delivery::Publisher;
 use crate::calls::Calls;
 use crate::config::{Change, Config, ConfigErrors, Problem, Severity, changes};
 use crate::doors::a2a::Settings;
@@ -80,7 +80,7 @@ pub(crate) struct ConfigReloader {
     is_degraded: bool,
     /// The configuration in use.
     config: Config,
-    outbound: Outbound,
+    publisher: Publisher,
     calls: Arc<Calls>,
     workflows: Option<SecretWatcher>,
     /// The settings of the A2A interface, if there is one.
@@ -139,7 +139,7 @@ impl ConfigReloader {
     /// The reloader of a bridge with this configuration; `None` when it was not read from a file.
     pub(crate) fn new(
         config: &Config,
-        outbound: &Outbound,
+        publisher: &Publisher,
         calls: &Arc<Calls>,
         workflows: Option<SecretWatcher>,
         metrics: &Arc<Metrics>,
@@ -152,7 +152,7 @@ impl ConfigReloader {
             is_fresh: false,
             is_degraded: false,
             config: config.clone(),
-            outbound: outbound.clone(),
+            publisher: publisher.clone(),
             calls: Arc::clone(calls),
             workflows,
             a2a: None,
@@ -260,7 +260,8 @@ impl ConfigReloader {
             workflows::reload::check(&next.workflows)?;
         }
         // Nothing can fail from here on.
-        self.outbound.replace(&rules);
+        self.publisher.outbound().replace(&rules);
+        self.publisher.forget_unheld();
         if let Some(log) = &self.log
             && changes.iter().any(|change| change.is_in(LOG))
         {
@@ -372,7 +373,7 @@ impl ConfigReloader {
     /// Why these routes need a restart, if they do: buses and their reply readers are only opened when the process
     /// starts.
     fn unreachable(&self, routes: &RouteTable) -> Option<String> {
-        let buses = self.outbound.buses();
+        let buses = self.publisher.outbound().buses();
         for route in routes.routes().iter().chain(routes.default_route()) {
             let name = route.name().text();
             for (index, to) in route.destinations().iter().enumerate() {

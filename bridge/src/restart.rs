@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2abus_transports::{Consumer, TransportError, TransportErrorKind};
+use a2abus_transports::{TransportError, TransportErrorKind};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -24,12 +24,12 @@ pub(crate) const CLOSE: Duration = Duration::from_secs(10);
 
 /// Tries to start a part until it works; `None` if `stop` comes first. Reports why it does not start. The caller reports
 /// that it is ready.
-pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
+pub(crate) async fn start<T, F: Future<Output = Result<T, TransportError>>>(
     condition: &str,
     readiness: &Readiness,
     stop: &CancellationToken,
     attempt: impl Fn() -> F,
-) -> Option<Consumer> {
+) -> Option<T> {
     let mut wait = RESTART.0;
     let mut logged: Option<(Instant, String)> = None;
     loop {
@@ -65,6 +65,11 @@ pub(crate) async fn start<F: Future<Output = Result<Consumer, TransportError>>>(
             () = stop.cancelled() => return None,
         }
     }
+}
+
+/// The cause while the cluster refuses a permission to a reader.
+pub(crate) fn refused() -> String {
+    format!("the cluster refuses it a permission: {GRANT}")
 }
 
 /// Waits before a part that ended by itself is started again, if it ended soon after it `began`.

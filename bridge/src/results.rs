@@ -53,9 +53,10 @@ use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Cursor, Entries, Following, Lagged, Logs, Position, RESULTS, Record, STORED,
+    ATTENDED, Cursor, Entries, Following, LATEST, Lagged, Logs, Position, RESULTS, Record, STORED,
     StateError, UNATTENDED, View,
 };
+use crate::tasks::Unfinished;
 
 /// The stored answers.
 #[derive(Debug)]
@@ -98,8 +99,6 @@ pub(crate) enum KeyState {
 const BEHIND: usize = 8;
 /// How many records a follower of all keys may lag behind.
 const CROWD: usize = 4_096;
-/// How long to wait for the records of other replicas.
-const LATEST: Duration = Duration::from_secs(5);
 /// How long a call waits until its record is stored.
 const OPENED: Duration = Duration::from_secs(2);
 /// How long a client waits until a part of its answer is stored. Without the record it cannot resume the stream.
@@ -434,18 +433,27 @@ impl Results {
         opened.is_some_and(|(opened, _)| opened.has_one_part())
     }
 
-    /// The latest deadline of the recorded calls of each of these tasks. `last_records` has the time of its last record.
-    /// Times are milliseconds since 1970.
-    pub(crate) fn deadlines(&self, last_records: &HashMap<Text, u64>) -> HashMap<Text, u64> {
-        let mut deadlines = HashMap::new();
+    /// The latest deadline of the recorded calls of each of these tasks, in milliseconds since 1970. A task whose last
+    /// call is not recorded has none, because that call may have a later deadline. No task has one if the log is not
+    /// read in time.
+    pub(crate) async fn deadlines(&self, tasks: &HashMap<Text, Unfinished>) -> HashMap<Text, u64> {
+        // A call is recorded before its message becomes part of its task.
+        if self.view.latest(LATEST).await.is_err() {
+            return HashMap::new();
+        }
+        let mut deadlines: HashMap<Text, u64> = HashMap::new();
         self.view.read(|entries| {
             for call in entries.iter().filter_map(|(_, entry)| entry.call()) {
-                let task = call.opened.task.as_ref();
-                if let Some((task, last)) = task.and_then(|task| last_records.get_key_value(task)) {
-                    let deadline = deadlines.entry(task.clone()).or_default();
-                    *deadline = call.opened.deadline_after(*last).max(*deadline);
+                let id = call.opened.task.as_ref();
+                if let Some((id, task)) = id.and_then(|id| tasks.get_key_value(id)) {
+                    let deadline = deadlines.entry(id.clone()).or_default();
+                    *deadline = call.opened.deadline_after(task.last_record).max(*deadline);
                 }
             }
+            deadlines.retain(|id, _| {
+                let task = tasks.get(id);
+                task.is_some_and(|task| followed(entries, &task.last_call).is_some())
+            });
         });
         deadlines
     }
@@ -635,8 +643,7 @@ impl Results {
 
     /// Whether a session or request is recorded as over.
     pub(crate) fn is_over(&self, key: &str) -> bool {
-        self.view
-            .read(|entries| matches!(entries.get(key), Some(Entry::Over)))
+        self.view.read(|entries| is_over(entries, key))
     }
 
     /// Follows all records that are stored from now on.
@@ -794,6 +801,11 @@ fn claimed<'a>(entries: &'a Entries<Entry>, key: &str) -> Option<&'a ClaimedKey>
     }
 }
 
+/// Whether a session or request is recorded as over. Its entry may have been removed for lack of room.
+fn is_over(entries: &Entries<Entry>, key: &str) -> bool {
+    matches!(entries.get(key), Some(Entry::Over)) || entries.is_forgotten(key)
+}
+
 fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a FollowedCall> {
     entries.get(&call_key(call))?.call()
 }
@@ -929,6 +941,48 @@ mod tests {
         );
         let state = second.claim(KEY, &claim("b"), LONG).await.unwrap();
         assert!(matches!(state, KeyState::Lost(_)), "{state:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_task_whose_last_call_is_recorded_has_a_deadline() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        let [recorded, other] =
+            [(); 2].map(|()| CallId::new(crate::calls::callid::Replica(1)).unwrap());
+        let tasks = |last: CallId| {
+            let task = Unfinished {
+                last_call: last.to_string().into(),
+                last_record: 0,
+            };
+            HashMap::from([(Text::from("t"), task)])
+        };
+        // The other replica has not read the record yet.
+        assert!(first.open_call(recorded, OpenedCall::sample()).await);
+        let deadlines = second.deadlines(&tasks(recorded)).await;
+        assert_eq!(deadlines, HashMap::from([(Text::from("t"), 1)]));
+        assert!(second.deadlines(&tasks(other)).await.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_stays_ended_without_room_for_its_entry() {
+        let options = ViewOptions {
+            memory_bytes: 20_000,
+        };
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let (view, _task) = View::start(log, ResultFold, options);
+        let results = Results::new(view, true, &LogLimits::default());
+        let session = "mcp-session-first";
+        results.note_over(session).await.unwrap();
+        let is_stored = || results.view.read(|entries| entries.get(session).is_some());
+        let mut others = 0;
+        while is_stored() {
+            others += 1;
+            let other = format!("mcp-session-{others}");
+            results.note_over(&other).await.unwrap();
+        }
+        assert!(results.is_over(session));
+        assert!(!results.is_over("mcp-session-open"));
+        assert!(results.subscriptions_of(session).is_empty());
     }
 
     #[tokio::test(start_paused = true)]

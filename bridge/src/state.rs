@@ -34,7 +34,7 @@ pub use entries::Entries;
 pub use fold::{Applied, Fold, Groups};
 pub use follow::{Following, Lagged};
 pub use location::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
-pub(crate) use log::{ATTENDED, STORED, UNATTENDED};
+pub(crate) use log::{ATTENDED, LATEST, STORED, UNATTENDED};
 pub use log::{
     Batch, Bounds, Cursor, Kind, Log, LogSpec, MAX_KEY_BYTES, Position, PositionError, Reader,
     Record, StateError,

@@ -43,7 +43,7 @@ use crate::object::present;
 use crate::shares::{Share, Shares};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Following, Lagged, Logs, Position, StateError, TASKS, UNATTENDED, View,
+    ATTENDED, Following, LATEST, Lagged, Logs, Position, StateError, TASKS, UNATTENDED, View,
 };
 
 /// The tasks of all agents.
@@ -89,6 +89,15 @@ struct Driven {
     call: Option<Share<Text>>,
 }
 
+/// A task on which its agent may be working for another replica.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    /// The call that began last.
+    pub(crate) last_call: Text,
+    /// When its last record was written, in milliseconds since 1970.
+    pub(crate) last_record: u64,
+}
+
 /// One event of a task, for a subscriber.
 #[derive(Debug, Clone)]
 pub(crate) struct Update {
@@ -106,8 +115,6 @@ pub(crate) struct Subscription {
     following: Following,
 }
 
-/// How long to wait for the records of other replicas.
-const LATEST: Duration = Duration::from_secs(5);
 /// The longest interval between searches for tasks without an owner.
 const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 /// How much longer than a call its task may run.
@@ -129,6 +136,8 @@ const LARGEST_TASK: usize = 4;
 const MAX_ERROR: usize = 64 << 10;
 /// How many records a subscriber may lag behind before it must read the task again.
 const BEHIND: usize = 256;
+/// The id of the artifact with the parts of an answer that is not A2A.
+const RESULT: Text = Text::from_static("result");
 
 /// Where a page of a list begins.
 #[derive(Debug, Clone, Copy)]
@@ -162,8 +171,13 @@ impl Tasks {
         log: &LogLimits,
         metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, StateError> {
-        Ok(Arc::new(Self {
-            view: logs.view(TASKS, TaskFold).await?,
+        let view = logs.view(TASKS, TaskFold).await?;
+        Ok(Arc::new(Self::new(view, log, metrics)))
+    }
+
+    fn new(view: View<TaskFold>, log: &LogLimits, metrics: &Arc<Metrics>) -> Self {
+        Self {
+            view,
             drivers: TaskTracker::new(),
             calls: Shares::new(usize::MAX),
             outage: Mutex::default(),
@@ -173,7 +187,7 @@ impl Tasks {
                 "more tasks have failed because they were too large",
             ),
             metrics: Arc::clone(metrics),
-        }))
+        }
     }
 
     /// The current task, as this replica knows it.
@@ -349,6 +363,12 @@ impl Tasks {
         Some((task, Subscription { missed, following }))
     }
 
+    /// Whether a task has events after a position that subscribers receive.
+    pub(crate) fn has_news(&self, id: &str, after: Position) -> bool {
+        self.view
+            .read(|tasks| tasks.get(id).is_some_and(|task| task.has_news(after)))
+    }
+
     /// Whether the task has ended, and its events from now on.
     fn follow_state(&self, id: &str) -> Option<(bool, Subscription)> {
         let (is_ended, following) = self.view.follow(Some(id), BEHIND, |tasks| {
@@ -421,7 +441,7 @@ impl Tasks {
         let (sender, receiver) = oneshot::channel();
         let begun = Box::pin(begun);
         let mut message = Driven {
-            before: self.get(&id).map(|task| task.found()),
+            before: self.view.read(|tasks| tasks.get(&id).map(Task::found)),
             call: self.calls.take(&id),
             id,
         };
@@ -471,37 +491,42 @@ impl Tasks {
     }
 
     /// Fails tasks whose deadline has passed and whose bridge has stopped. A bridge that runs ends its own tasks at
-    /// their deadline. `deadlines` gets the times of the last records of tasks, and returns the known deadlines, both in
-    /// milliseconds since 1970.
-    pub(crate) async fn end_overdue(
+    /// their deadline. `deadlines` returns the known deadlines of tasks, in milliseconds since 1970.
+    pub(crate) async fn end_overdue<D: Future<Output = HashMap<Text, u64>>>(
         self: Arc<Self>,
-        deadlines: impl Fn(HashMap<Text, u64>) -> HashMap<Text, u64>,
+        deadlines: impl Fn(HashMap<Text, Unfinished>) -> D,
     ) {
         let mut searches = interval(OVERDUE_INTERVAL);
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             searches.tick().await;
-            let is_active = |task: &Task| !task.status.state.is_at_rest();
-            let has_active = self
-                .view
-                .read(|tasks| tasks.iter().any(|(_, task)| is_active(task)));
-            if !has_active || !self.knows_owners().await {
+            if self.unfinished().is_empty() || !self.knows_owners().await {
                 continue;
             }
-            // Read only now: before, this replica may not have known the latest records.
-            let active: HashMap<Text, u64> = self.view.read(|tasks| {
-                let active = tasks.iter().filter(|(_, task)| is_active(task));
-                active
-                    .map(|(id, task)| (Text::from(id), task.last_record))
-                    .collect()
-            });
             let latest = clock::milliseconds(clock::now())
                 .saturating_sub(clock::whole_milliseconds(ORPHAN_MARGIN));
-            let deadlines = deadlines(active).into_iter();
+            // Read again: before, this replica may not have known the latest records.
+            let deadlines = deadlines(self.unfinished()).await.into_iter();
             let overdue = deadlines.filter(|(_, deadline)| *deadline < latest);
             self.fail_all(overdue.map(|(id, _)| id).collect(), OVERDUE)
                 .await;
         }
+    }
+
+    /// The tasks that have not ended and do not wait for their caller, without those whose calls this replica makes.
+    fn unfinished(&self) -> HashMap<Text, Unfinished> {
+        self.view.read(|tasks| {
+            let active = tasks.iter();
+            let active = active.filter(|(_, task)| !task.status.state.is_at_rest());
+            let all = active.filter_map(|(id, task)| {
+                let task = Unfinished {
+                    last_call: task.last_call()?.clone(),
+                    last_record: task.last_record,
+                };
+                Some((Text::from(id), task))
+            });
+            all.filter(|(id, _)| self.calls.held_by(id) == 0).collect()
+        })
     }
 
     /// Whether the log shows what the owners of tasks have done: during an outage of the log, and for some time after it,
@@ -537,10 +562,12 @@ impl Tasks {
         answer: &mut Answer,
         first: Option<Box<(AnswerPart, bool)>>,
     ) -> Result<(), StateError> {
-        if let Some(first) = first
-            && Box::pin(self.take_first(&message.id, *first, Origin::of_part(answer))).await?
-        {
-            return Box::pin(self.finish(message)).await;
+        if let Some(first) = first {
+            let (last, from) = (first.1, Origin::of_part(answer));
+            Box::pin(self.record_from(&message.id, *first, &from)).await?;
+            if last {
+                return Box::pin(self.finish(message)).await;
+            }
         }
         while let Some((mut is_ended, mut subscription)) = self.follow_state(&message.id) {
             while !is_ended {
@@ -572,25 +599,17 @@ impl Tasks {
             if is_ended {
                 // The task was cancelled, or has ended while its call continues. An agent with its own id for the task
                 // ended it, or got a request to cancel it. Any other agent gets the cancel of a dropped answer.
-                let task = self.get(&message.id);
-                if task.is_some_and(|task| task.agents_id.is_some()) {
+                let is_named = self.view.read(|tasks| {
+                    let task = tasks.get(&message.id);
+                    task.is_some_and(|task| task.agents_id.is_some())
+                });
+                if is_named {
                     answer.close();
                 }
                 return Ok(());
             }
         }
         Ok(())
-    }
-
-    /// Processes the part of the answer that showed that it is a task. Returns whether it is the last one.
-    async fn take_first(
-        &self,
-        id: &Text,
-        (reported, last): (AnswerPart, bool),
-        from: Origin,
-    ) -> Result<bool, StateError> {
-        self.record_from(id, (reported, last), &from).await?;
-        Ok(last)
     }
 
     /// Processes a part of the answer.
@@ -607,8 +626,16 @@ impl Tasks {
             Some(Err(error)) => {
                 let why = failure_message(Failure::call(&error).message());
                 let (event, taken) = self.unanswered((message, before), why, &from.call);
-                self.record(&message.id, event).await?;
-                Ok(taken)
+                // In place of the next part: if another replica has recorded that one meanwhile, the task goes on there.
+                self.record(&message.id, event.from(from.next())).await?;
+                let is_at_rest = |task: &Task| task.status.state.is_at_rest();
+                let is_over = |task: Option<&Task>| task.is_none_or(is_at_rest);
+                Ok(match taken {
+                    Taken::End if !self.view.read(|tasks| is_over(tasks.get(&message.id))) => {
+                        Taken::Beside
+                    }
+                    taken => taken,
+                })
             }
             Some(Ok(part)) => {
                 let last = part.last;
@@ -662,13 +689,13 @@ impl Tasks {
     async fn finish(&self, message: &mut Driven) -> Result<(), StateError> {
         message.call = None;
         let id = &message.id;
-        match self.get(id) {
-            Some(task) if !task.status.state.is_at_rest() && self.calls.held_by(id) == 0 => {
-                let status = Status::now(State::Completed, None);
-                self.record(id, Event::Status(status)).await
-            }
-            _ => Ok(()),
+        let is_active = |task: &Task| !task.status.state.is_at_rest();
+        let is_active = self.view.read(|tasks| tasks.get(id).is_some_and(is_active));
+        if !is_active || self.calls.held_by(id) > 0 {
+            return Ok(());
         }
+        let status = Status::now(State::Completed, None);
+        self.record(id, Event::Status(status)).await
     }
 
     /// The end of a task whose message was refused, or not answered. If the task was waiting for that message, it waits
@@ -682,14 +709,17 @@ impl Tasks {
     ) -> (Event, Taken) {
         message.call = None;
         let id = &message.id;
-        let task = self.get(id);
-        let last = task.as_ref().and_then(|task| task.last_call().cloned());
+        let found = self.view.read(|tasks| {
+            let task = tasks.get(id)?;
+            Some((task.last_call().cloned(), task.status.state))
+        });
+        let (last, state) = found.unzip();
+        let last = last.flatten();
         let other = last.filter(|last| last != call);
         // A call of this replica has ended if it does not hold the task.
         let has_ended = |other: &Text| replica_of(other) == replica_of(call);
         let works_on_other = self.calls.held_by(id) > 0 || !other.as_ref().is_none_or(has_ended);
         let waiting = before.filter(|state| state.is_at_rest() && !state.is_terminal());
-        let state = task.map(|task| task.status.state);
         let is_waiting = state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
         let has_asked = is_waiting && (waiting.is_none() || other.is_some());
         if works_on_other || has_asked {
@@ -777,23 +807,24 @@ impl Tasks {
                 };
                 numbered(named(task).into_iter().chain([event]).collect())
             }
-            AnswerPart::Plain(json) => plain_events(json, last, continues, self.get(id)),
+            AnswerPart::Plain(json) => {
+                let (is_new, has_result) = self.view.read(|tasks| {
+                    let task = tasks.get(id);
+                    let is_new = |task: &Task| task.status.state == State::Submitted;
+                    let has_result = |task: &Task| task.artifacts.iter().any(|it| it.id == RESULT);
+                    (task.is_some_and(is_new), task.is_some_and(has_result))
+                });
+                plain_events(json, last, (is_new, continues && has_result))
+            }
         }
     }
 }
 
-/// The events in a part of an answer that is not A2A. Each part is added to one artifact.
-fn plain_events(
-    json: model::Raw,
-    last: bool,
-    continues: bool,
-    task: Option<Task>,
-) -> Vec<(u32, Event)> {
-    const RESULT: Text = Text::from_static("result");
-    let is_new = |task: &Task| task.status.state == State::Submitted;
-    let begins = !last && task.as_ref().is_some_and(is_new);
+/// The events in a part of an answer that is not A2A. Each part is added to one artifact. `is_new` tells whether the
+/// agent has reported nothing yet, `append` whether the task has the artifact.
+fn plain_events(json: model::Raw, last: bool, (is_new, append): (bool, bool)) -> Vec<(u32, Event)> {
+    let begins = is_new && !last;
     let working = begins.then(|| (1, Event::Status(Status::now(State::Working, None))));
-    let known = task.is_some_and(|task| task.artifacts.iter().any(|it| it.id == RESULT));
     let artifact = Artifact {
         id: RESULT,
         name: None,
@@ -804,7 +835,7 @@ fn plain_events(
     };
     let event = Event::Artifact {
         artifact,
-        append: continues && known,
+        append,
         last,
         metadata: None,
     };
@@ -843,11 +874,14 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
         .chain(messages)
         .chain(artifacts)
         .chain(status);
+    // JSON within an artifact can be compared only as text.
+    let text = |artifact: &Artifact| serde_json::to_string(artifact).ok();
     let is_known = |event: &Event| match event {
-        Event::Artifact { artifact, .. } => task
-            .artifacts
-            .iter()
-            .any(|known| known.id == artifact.id && known.parts.len() == artifact.parts.len()),
+        Event::Artifact { artifact, .. } => {
+            let mut known = task.artifacts.iter();
+            let known = known.find(|known| known.id == artifact.id);
+            known.is_some_and(|known| text(known) == text(artifact))
+        }
         Event::Status(status) => {
             let shown = task.status.message.as_ref().map(|message| &message.id);
             let is_shown = |message: &Message| shown == Some(&message.id);
@@ -1012,5 +1046,76 @@ impl Task {
                 .events
                 .front()
                 .is_some_and(|(position, _)| *position <= after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::state::{MemoryLog, ViewOptions, ViewTask};
+
+    fn tasks() -> (Arc<Tasks>, ViewTask) {
+        let options = ViewOptions {
+            memory_bytes: 1 << 20,
+        };
+        let (view, task) = View::start(MemoryLog::new(TASKS, 1 << 20), TaskFold, options);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let tasks = Tasks::new(view, &LogLimits::default(), &metrics);
+        (Arc::new(tasks), task)
+    }
+
+    async fn begin(tasks: &Tasks, id: &str) {
+        let created = Event::Created(Created {
+            agent: "weather".into(),
+            context: "c".into(),
+            is_1_0: false,
+            message: failure_message("hello"),
+            timestamp: "2026-02-02T02:40:00.000Z".into(),
+        });
+        let call = CallId::new(Replica(1)).unwrap();
+        let created = created.from(Origin::beginning(call));
+        tasks.record_for_caller(id, &created).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_whose_call_this_replica_makes_is_not_overdue() {
+        let (tasks, _view) = tasks();
+        for id in ["ours", "theirs"] {
+            begin(&tasks, id).await;
+        }
+        let _call = tasks.calls.take(&"ours".into());
+        let all_have_passed = |tasks: HashMap<Text, Unfinished>| {
+            let deadlines: HashMap<Text, u64> = tasks.into_keys().map(|id| (id, 0)).collect();
+            std::future::ready(deadlines)
+        };
+        let ends = Arc::clone(&tasks).end_overdue(all_have_passed);
+        assert!(timeout(3 * OVERDUE_INTERVAL, ends).await.is_err());
+        for (id, expected) in [("theirs", State::Failed), ("ours", State::Submitted)] {
+            assert_eq!(tasks.get(id).unwrap().status.state, expected, "{id}");
+        }
+    }
+
+    /// An agent may change an artifact that it has reported before.
+    #[tokio::test(start_paused = true)]
+    async fn an_artifact_is_known_only_with_the_same_content() {
+        let (tasks, _view) = tasks();
+        begin(&tasks, "t").await;
+        let id = Text::from("t");
+        for (text, expected) in [("one", 1), ("one", 0), ("two", 1), ("two", 0)] {
+            let task = json!({
+                "kind": "task", "id": "own", "status": { "state": "working" },
+                "artifacts": [{ "artifactId": "a", "parts": [{ "kind": "text", "text": text }] }],
+            });
+            let reported = read::result(&to_raw_value(&task).unwrap());
+            let events = tasks.events_of(&id, (reported, false), false);
+            let is_artifact = |event: &Event| matches!(event, Event::Artifact { .. });
+            let artifacts = events.iter().filter(|(_, event)| is_artifact(event));
+            assert_eq!(artifacts.count(), expected, "{text}");
+            for (_, event) in events {
+                tasks.record_for_caller("t", &event).await.unwrap();
+            }
+        }
     }
 }

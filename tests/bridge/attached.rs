@@ -7,6 +7,7 @@ use a2abus_transports::{
     Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
 use serde_json::{Value, json};
+use support::battery::until_closed;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -190,6 +191,18 @@ async fn a_message_of_a2a_calls_a_tool_and_its_result_is_the_answer() {
         "{answer}"
     );
     assert_eq!(result["role"], "ROLE_AGENT", "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a2a_may_be_as_large_as_the_limits_allow() {
+    let attached = Attached::open_with("", "\nlimits: { max_members: 1000000 }").await;
+    let arguments = json!({ "list": vec![1; 250_000] });
+    let part = json!({ "kind": "data", "data": { "tool": "effect", "arguments": arguments } });
+    let body = message("message/send", &part, None);
+    let answer = attached.post("/rpc/fixture", &body).await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["result"]["parts"][0]["text"], "done", "{answer}");
     attached.end().await;
 }
 
@@ -707,6 +720,34 @@ async fn a_request_that_arrives_after_its_deadline_is_not_executed() {
     attached.end().await;
 }
 
+/// The positions of a new bus begin again, so the bridge takes the same request for a redelivered one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_request_that_was_executed_before_gets_its_answer() {
+    let state = TempDir::new().unwrap();
+    let more = format!(
+        "reply_topics: [answers]\nstate: {{ log: embedded, directory: {:?} }}",
+        state.path()
+    );
+    let attached = Attached::open_with("", &more).await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&call("effect"), &[]).await;
+    let first = producer.next().await;
+    assert!(first.1["result"].is_object(), "{}", first.1);
+    attached.end().await;
+    until_closed(state.path()).await;
+
+    let attached = Attached::open_with("", &more).await;
+    let mut producer = Producer::new(&attached).await;
+    let long_ago = ("ce_expirytime", "2026-01-01T00:00:00Z");
+    producer.publish(&call("effect"), &[long_ago]).await;
+    assert_eq!(producer.next().await, first);
+    assert!(!attached.effects().exists(), "it is executed again");
+    let metrics = attached.front.admin("/metrics").await;
+    let dropped = r#"a2abus_dropped_total{binding="agent-fixture",reason="expired"} 1"#;
+    assert!(!metrics.contains(dropped), "{metrics}");
+    attached.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_messages_are_two_requests_whatever_they_say_of_themselves() {
     let attached = Attached::open_with("", "reply_topics: [answers]").await;
@@ -749,6 +790,22 @@ async fn only_the_client_that_was_asked_answers_a_question() {
     attached.until_effects(&["mine"]).await;
     let dropped = r#"a2abus_dropped_total{binding="agent-fixture",reason="unasked_answer"} 4"#;
     attached.until_metric(dropped).await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cancel_of_a_question_has_the_id_that_its_client_knows() {
+    let attached = Attached::open_with("", "concurrency: 1\n      reply_topics: [answers]").await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&call("withdraw"), &[]).await;
+    let (_, question) = producer.next().await;
+    assert_eq!(question["method"], "sampling/createMessage", "{question}");
+    let (_, cancel) = producer.next().await;
+    assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
+    assert_eq!(cancel["params"]["requestId"], question["id"], "{cancel}");
+    // The cancel of an unknown question does not reach the client.
+    let (_, answer) = producer.next().await;
+    assert!(answer["result"].is_object(), "{answer}");
     attached.end().await;
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use a2abus_transports::{
     Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -37,7 +38,10 @@ impl Attached {
 
     /// With this time limit of calls.
     async fn open_for(more: &str, call_timeout: Duration) -> Self {
-        let site = Site::start().await;
+        Self::open_at(Site::start().await, more, call_timeout).await
+    }
+
+    async fn open_at(site: Site, more: &str, call_timeout: Duration) -> Self {
         let directory = TempDir::new().unwrap();
         let token = directory.path().join("token");
         std::fs::write(&token, "Bearer old").unwrap();
@@ -247,6 +251,29 @@ async fn the_card_of_an_agent_is_made_from_the_lists_of_its_server() {
     // Configured values take precedence.
     assert_eq!(card("rpc").await["description"], "Sums.");
     attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_could_not_be_read_is_read_again() {
+    for list in ["tools/list", "prompts/list", "resources/templates/list"] {
+        let site = Site::start().await;
+        let away = StatusCode::SERVICE_UNAVAILABLE;
+        site.recorder.refusals.lock().unwrap().insert(list, away);
+        let attached = Attached::open_at(site, "concurrency: 4", SOON).await;
+        attached
+            .until("the list is read again", async || {
+                attached.site.recorder.of(list).len() > 1
+            })
+            .await;
+        attached
+            .until("the card", async || {
+                let card = format!("{}/a2a/agents/mcp/card", attached.front.base);
+                let card = reqwest::get(card).await.unwrap().text().await.unwrap();
+                card.contains("echo")
+            })
+            .await;
+        attached.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -989,6 +1016,25 @@ async fn a_server_announces_changed_tools_outside_its_requests() {
         })
         .await;
     attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_a_session_is_opened_once_the_server_no_longer_refuses_it() {
+    for status in [StatusCode::TOO_MANY_REQUESTS, StatusCode::BAD_REQUEST] {
+        let site = Site::start().await;
+        site.recorder.refusals.lock().unwrap().insert("GET", status);
+        let attached = Attached::open_at(site, "concurrency: 4", SOON).await;
+        let lists = || attached.site.recorder.of("tools/list").len();
+        attached.until("the tools", async || lists() == 1).await;
+        let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+        attached
+            .until("the changed tools", async || {
+                attached.site.recorder.say_beside(&changed).await;
+                lists() > 1
+            })
+            .await;
+        attached.end().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -276,6 +276,43 @@ async fn the_cancel_of_a_requester_reaches_the_agent_with_the_id_that_it_knows()
     world.end().await;
 }
 
+/// The parts that wait have places in the line of the requester, before that of the error.
+#[tokio::test]
+async fn a_cancel_ends_an_answer_of_which_parts_wait_for_the_requester() {
+    let mut world = World::new().await;
+    let inbox = TopicFilter::new("clients.me").unwrap();
+    let refused = Some(TransportErrorKind::TimedOut);
+    world.memory.set_refused(inbox.clone(), refused);
+    let prompt = r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"_agentId":"weather","sessionId":"s","prompt":[]}}"#;
+    world.ask(Message::plain(prompt)).await;
+    let prompt = world.next_request().await;
+    let update =
+        r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{}}}"#;
+    for _ in 0..3 {
+        world.answer(&prompt, Message::plain(update)).await;
+    }
+    let delivered = r#"a2abus_replies_total{outcome="delivered"}"#;
+    within("the parts wait for the requester", async {
+        while world.count(delivered) < 3 {
+            yield_now().await;
+        }
+    })
+    .await;
+    let cancel = r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"_agentId":"weather","requestId":1}}"#;
+    let to = Address::topic(topic("requests"));
+    world.publish(to, Message::plain(cancel)).await;
+    world.memory.set_refused(inbox, None);
+    let mut last = body(&world.reply_message().await);
+    while last.get("error").is_none() {
+        assert_eq!(last["method"], "session/update", "{last}");
+        last = body(&world.reply_message().await);
+    }
+    assert_eq!(last["error"]["code"], -32_800, "{last}");
+    let cancelled = body(&world.next_request().await.message);
+    assert_eq!(cancelled["method"], "$/cancel_request");
+    world.end().await;
+}
+
 /// The agent gets both, in order, or none of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_right_after_its_request_follows_it() {

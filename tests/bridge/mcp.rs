@@ -717,6 +717,35 @@ async fn a_question_to_a_caller_of_rpc_is_refused_and_the_call_goes_on() {
     assert_eq!(answer["result"], json!({ "content": [] }), "{answer}");
 }
 
+/// Otherwise an agent could hold a call open without progress, while the tasks of other replicas count it as silent.
+#[tokio::test]
+async fn a_question_that_the_bridge_answers_does_not_extend_the_deadline() {
+    let config = CONFIG.replace("timeout: 10s", "timeout: 2s");
+    let mut servers = Servers::open_with(&config).await;
+    let call = request(5, "tools/call", json!({ "name": "hang" }));
+    let call = servers.front.to("/rpc/maps", call);
+    let call = call.header("content-type", "application/json");
+    let mut sent = tokio::spawn(call.header("accept", "application/json").send());
+    servers.next_request().await;
+    let to = Address::topic(servers.reply_to.recv().await.unwrap());
+    let asks = async {
+        loop {
+            let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+            publish(&servers.front.memory, &to, ping.to_string()).await;
+            // Its answer is the next message for the agent. After the end there is only the cancel.
+            servers.next_request().await;
+        }
+    };
+    let response = tokio::select! {
+        response = &mut sent => response.unwrap().unwrap(),
+        () = asks => unreachable!("it asks for ever"),
+        () = tokio::time::sleep(SOON) => panic!("the call does not end"),
+    };
+    let answer = json_of(response).await;
+    let why = answer["error"]["data"]["reason"].as_str();
+    assert_eq!(why, Some("timeout"), "{answer}");
+}
+
 #[tokio::test]
 async fn names_at_all_agents_have_the_separator_of_the_configuration() {
     let mut servers = Servers::open_with(&format!("{CONFIG}\nmcp: {{ separator: __ }}\n")).await;

@@ -8,6 +8,7 @@ use a2abus_transports::{
 };
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
+use support::battery::until_closed;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
@@ -916,4 +917,28 @@ async fn of_two_owners_of_one_name_the_first_has_it() {
         let found = json_of(found).await;
         assert_eq!(found["result"]["org_id"], owners[won], "{found}");
     }
+}
+
+/// A bridge with a lower limit has the same log.
+#[tokio::test]
+async fn an_agent_that_is_known_may_announce_itself_above_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().display();
+    let config = format!("{CONFIG}state: {{ log: embedded, directory: {state} }}\n");
+    let first = Front::open_with(&config).await;
+    for agent in ["storms", "weather"] {
+        let response = put(&first, agent, "", &card(agent)).await;
+        assert!(response.status().is_success(), "{response:?}");
+    }
+    first.stop.cancel();
+    timeout(SOON, first.running).await.unwrap().unwrap();
+    until_closed(directory.path()).await;
+    let second = Front::open_with(&config.replace("max_agents: 1100", "max_agents: 1")).await;
+    let response = put(&second, "storms", "", &card("storms")).await;
+    assert!(response.status().is_success(), "{response:?}");
+    until(&second, "storms", true).await;
+    // A new one has no place.
+    let response = put(&second, "tides", "", &card("tides")).await;
+    assert!(!response.status().is_success(), "{response:?}");
+    until(&second, "storms", true).await;
 }

@@ -16,7 +16,7 @@ use a2abus_plugin::{Hint, Limits, decode};
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use a2abus_transports::{
     Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
+    Transport as _, TransportErrorKind,
 };
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -206,6 +206,24 @@ async fn routes_limits_and_log_levels_follow_the_file() {
         assert_eq!(number_of(&next(&mut a).await), number);
     }
     assert_eq!(world.degraded(), None);
+    world.end().await;
+}
+
+/// Nothing is sent to the old destination any more, so nothing else would find out that it is not needed.
+#[tokio::test]
+async fn a_failed_destination_that_a_reload_removes_is_forgotten() {
+    let world = World::new(&config("a")).await;
+    let old = TopicFilter::new("agents.a").unwrap();
+    let refused = Some(TransportErrorKind::Unauthorised);
+    world.memory.set_refused(old, refused);
+    let params = json!({ "_agentId": "weather" });
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params});
+    let mut failed = world.calls.call(request(&call)).await.unwrap();
+    assert!(failed.next().await.unwrap().is_err());
+    let degraded = || world.readiness.report().degraded.len();
+    assert_eq!(degraded(), 1);
+    world.reload(&config("b"), "applied", 1).await;
+    assert_eq!(degraded(), 0);
     world.end().await;
 }
 
@@ -496,30 +514,31 @@ async fn agent(memory: Memory, topic: &'static str) {
     }
 }
 
+/// A request of a caller.
+fn request(body: &Value) -> Request {
+    let body = Bytes::from(body.to_string());
+    let unit = decode(&body, &Hint::default(), &Limits::default());
+    Request {
+        unit: unit.into_only().unwrap().unwrap(),
+        data: None,
+        call: None,
+        target: None,
+        timeout: None,
+        bounds_first_part: false,
+        key: None,
+        arrived: std::time::Instant::now(),
+        caller: "test".into(),
+        headers: Vec::new(),
+    }
+}
+
 /// One call after the other until the end; how many were answered.
 async fn callers(calls: Arc<Calls>, caller: usize, is_over: Arc<AtomicBool>) -> usize {
     let mut answered = 0;
     while !is_over.load(Ordering::Relaxed) {
         let number = caller * 1_000_000 + answered;
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"_agentId": "weather", "number": number}});
-        let unit = decode(
-            &Bytes::from(body.to_string()),
-            &Hint::default(),
-            &Limits::default(),
-        );
-        let request = Request {
-            unit: unit.into_only().unwrap().unwrap(),
-            data: None,
-            call: None,
-            target: None,
-            timeout: None,
-            bounds_first_part: false,
-            key: None,
-            arrived: std::time::Instant::now(),
-            caller: "test".into(),
-            headers: Vec::new(),
-        };
-        let mut answer = calls.call(request).await.unwrap();
+        let mut answer = calls.call(request(&body)).await.unwrap();
         let part = answer.next().await.unwrap().unwrap();
         let part: Value = serde_json::from_slice(&part.body).unwrap();
         assert_eq!(part["result"]["number"], number, "{part}");

@@ -50,6 +50,8 @@ pub(crate) struct Recorder {
     pub(crate) hanging: AtomicUsize,
     /// How the MCP server treats pings.
     pub(crate) pings: Mutex<Pings>,
+    /// The status of the next response of the MCP server to GET or to a method, if it refuses it once.
+    pub(crate) refusals: Mutex<HashMap<&'static str, StatusCode>>,
     /// Lets calls of `wait` end.
     pub(crate) released: CancellationToken,
     /// How many bytes each reader of the endless card has read before it disconnected.
@@ -173,6 +175,12 @@ impl Recorder {
         }
     }
 
+    /// The response to GET or to a method, if it is refused this time.
+    fn refusal(&self, of: &str) -> Option<Reply> {
+        let status = self.refusals.lock().unwrap().remove(of)?;
+        Some(reply(status, "text/html", "<html>"))
+    }
+
     fn added(&self, list: &str) -> impl Iterator<Item = String> {
         self.changes.lock().unwrap().get(list).cloned().into_iter()
     }
@@ -253,6 +261,9 @@ async fn mcp(
     let session = session.and_then(|session| session.to_str().ok());
     let is_known = session.is_some_and(|it| recorder.sessions.lock().unwrap().contains(it));
     if method == Method::GET && is_known {
+        if let Some(refusal) = recorder.refusal("GET") {
+            return refusal;
+        }
         let (sender, reply) = events();
         recorder.beside.lock().unwrap().push(sender);
         return reply;
@@ -294,7 +305,11 @@ fn initialize(recorder: &Recorder, body: &Value) -> Reply {
 
 async fn called(recorder: &Arc<Recorder>, body: &Value) -> Reply {
     let (id, params) = (&body["id"], &body["params"]);
-    match body["method"].as_str().unwrap() {
+    let method = body["method"].as_str().unwrap();
+    if let Some(refusal) = recorder.refusal(method) {
+        return refusal;
+    }
+    match method {
         "tools/call" => tool(recorder, id, params).await,
         "tools/list" => {
             let tool = |name: &str, reads: bool| json!({ "name": name, "description": format!("Does {name}."), "inputSchema": { "type": "object" }, "annotations": { "readOnlyHint": reads } });

@@ -998,6 +998,31 @@ async fn a_task_continues_with_the_next_message() {
     }
 }
 
+/// The requests of a batch run at the same time.
+#[tokio::test]
+async fn a_task_gets_each_message_of_a_batch() {
+    let bus = Bus::open().await;
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    let sent = ["nothing", "begin"].map(|text| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        let configuration = json!({ "blocking": false });
+        let params = json!({ "message": message, "configuration": configuration });
+        request("7", "message/send", params)
+    });
+    let answers = bus.post(format!("[{}]", sent.join(","))).send().await;
+    let answers = whole(answers.unwrap()).await;
+    for answer in answers.as_array().unwrap() {
+        assert_eq!(answer["result"]["id"], task, "{answers}");
+    }
+    let task = bus.ask("tasks/get", json!({ "id": task })).await["result"].clone();
+    let history = task["history"].as_array().unwrap();
+    for id in ["m-ask", "m-nothing", "m-begin"] {
+        let is_it = |message: &Value| message["messageId"] == id;
+        assert!(history.iter().any(is_it), "{id}: {task}");
+    }
+}
+
 /// Extensions of A2A put their data into metadata.
 #[tokio::test]
 async fn metadata_of_events_and_tasks_reaches_the_client() {

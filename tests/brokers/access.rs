@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
+use a2abus_bridge::readiness::{Report, UnmetCondition};
 use a2abus_bridge::state::TASKS;
 use futures_util::StreamExt as _;
 use support::battery::within;
@@ -142,7 +144,7 @@ async fn the_printed_acls_are_what_the_bridge_needs_on_kafka() {
 instance: test
 transports:
   bus: {{ type: kafka, brokers: ['{brokers}'], sasl: {{ mechanism: SCRAM-SHA-256, username: bridge, password: {{ file: {} }} }} }}
-bindings: [{{ name: in, transport: bus, topics: [in], group: readers }}]
+bindings: [{{ name: in, transport: bus, topics: [in], group: readers, dead_letter: {{ topic: in.dlq }} }}]
 routes: [{{ name: out, when: {{ binding: in }}, to: [{{ transport: bus, topic: out }}] }}]
 default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
 calls: {{ reply_partitions: 1 }}
@@ -160,7 +162,8 @@ state: {{ log: bus }}
     let cure = ": `a2abus topics plan --acls` prints the permissions to grant";
     for expected in [
         "FAILED   bus: read topic in in group readers (binding in): ",
-        "FAILED   bus: find topic a2abus.dlq (dead letters of binding in): ",
+        "FAILED   bus: find topic in.dlq (dead letters of binding in): ",
+        "FAILED   bus: find topic a2abus.dlq (dead letters of binding replies-bus): ",
         "FAILED   bus: find topic out (route out): ",
         "FAILED   bus: read topic a2abus.replies (answers): ",
     ] {
@@ -181,10 +184,18 @@ state: {{ log: bus }}
     ];
     apply_is_refused(&file, &refused).await;
 
-    let plaintext = broker.address();
-    grant(&planned(&file, &text).await, &sasl, &plaintext).await;
+    let (plaintext, plan) = (broker.address(), planned(&file, &text).await);
+    // The bridge itself does not read the settings of topics.
+    let fewer = plan.replace("--operation DescribeConfigs ", "");
+    grant(&fewer, &sasl, &plaintext).await;
     let (text, status) = check(&file).await;
     assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
+    let untested = "untested bus: settings of topic in (binding in): read the settings of the topic in, which needs the permission DescribeConfigs";
+    assert!(text.contains(untested), "{text}");
+    grant(&plan, &sasl, &plaintext).await;
+    let (text, status) = check(&file).await;
+    assert_eq!((failed(&text), status), (Vec::new(), 0), "{text}");
+    assert!(!text.contains("untested bus: settings"), "{text}");
 
     // And with them the bridge does its work.
     let bridge = Running::start(&config).await;
@@ -200,6 +211,9 @@ state: {{ log: bus }}
     };
     let (answer, ()) = tokio::join!(bridge.post("/rpc/weather", REQUEST), answered);
     assert_eq!(answer.body, r#"{"jsonrpc":"2.0","id":1,"result":7}"#);
+    for (topic, part) in [("in", "binding in"), ("a2abus.replies", "answers on bus")] {
+        needs_to_read(&broker, &bridge, topic, part).await;
+    }
     bridge.stop().await;
     is_planned(&file).await;
 
@@ -208,6 +222,36 @@ state: {{ log: bus }}
     let (text, status) = check(&file).await;
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("this listener has no SASL"), "{text}");
+}
+
+/// While the user `bridge` may not read this topic, the bridge is not ready, because of this part.
+async fn needs_to_read(broker: &Private, bridge: &Running, topic: &str, part: &str) {
+    let change = async |how: &[&str]| {
+        let user = ["--allow-principal", "User:bridge"];
+        let acl = ["--operation", "Read", "--topic", topic];
+        let arguments = [how, &user[..], &acl[..]].concat();
+        broker
+            .kafka_tool("org.apache.kafka.tools.AclCommand", &arguments)
+            .await;
+    };
+    let is_refused =
+        |unmet: &UnmetCondition| unmet.name == part && unmet.cause.contains("topics plan --acls");
+    change(&["--remove", "--force"]).await;
+    until_reported(bridge, "it is not ready", |report| {
+        report.not_ready.iter().any(is_refused)
+    })
+    .await;
+    change(&["--add"]).await;
+    until_reported(bridge, "it is ready", |report| report.ready).await;
+}
+
+async fn until_reported(bridge: &Running, what: &str, is_so: impl Fn(&Report) -> bool) {
+    within(what, async {
+        while !is_so(&bridge.report()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
 }
 
 fn accounts(permissions: &str) -> String {

@@ -188,11 +188,13 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
     durable(&client, &name, "in", json!({ "ack_wait": 1_000_000_000 })).await;
     let to = format!("{name}-out.a");
     let bridge = Running::start(&config(&nats, &name, "in", &to)).await;
-    let malformed: [&[u8]; 4] = [
+    let malformed: [&[u8]; 6] = [
         b"NATS/1.0\r\nx-file: caf\xe9.txt\r\n\r\n",
         b"NATS/1.0\r\nno colon\r\n\r\n",
         b"NATS/2.0\r\n\r\n",
         b"NATS/1.0 abc\r\n\r\n",
+        b"NATS/1.0\r\n no header\r\n\r\n",
+        b"NATS/1.0\r\na: b\r\n\r\n no header\r\n\r\n",
     ];
     let subject = format!("{name}.a");
     let mut count = 0;
@@ -210,15 +212,13 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
             .unwrap();
         count += 2;
     }
-    let illegal = format!("{name}.").into_bytes();
-    publish_raw(
-        &nats,
-        &[&illegal, &b"\xff"[..]].concat(),
-        b"NATS/1.0\r\n\r\n",
-        &event(count),
-    )
-    .await;
-    until_stored(&mut stored, count + 1).await;
+    let illegal = format!("{name}.a").into_bytes();
+    for word in [&b"\xff"[..], "\u{3000}b".as_bytes()] {
+        let subject = [illegal.as_slice(), word].concat();
+        publish_raw(&nats, &subject, b"NATS/1.0\r\n\r\n", &event(count)).await;
+        count += 1;
+        until_stored(&mut stored, count).await;
+    }
     let jetstream = jetstream::new(client);
     let mut consumer: jetstream::consumer::PullConsumer = jetstream
         .get_consumer_from_stream("in", &name)

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use a2abus_transports::nats::{JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage};
 use a2abus_transports::{
-    Address, Guarantee, Health, Message, Reading, Topic, Transport as _, TransportErrorKind,
+    Address, Guarantee, Health, Message, Outcome, Reading, Subscription, Topic, Transport as _,
+    TransportErrorKind,
 };
+use async_nats::jetstream::consumer::DeliverPolicy;
 use support::battery::{self, CASES, Case, Environment, Feature, unique, within};
 use support::server::{Kind, Private, named};
 
@@ -192,4 +194,84 @@ async fn the_first_burst_into_a_managed_stream_keeps_its_order() {
         let position = format!("j:published-{name}/{sequence}");
         assert_eq!(receipt.position.as_deref(), Some(position.as_str()));
     }
+}
+
+/// More messages are outstanding than a reader could remember one by one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_durable_begins_again_with_what_was_not_settled() {
+    const MESSAGES: usize = 5_000;
+    const SETTLED: usize = 4_500;
+    let Some(url) = named(Kind::Nats) else {
+        return;
+    };
+    let name = format!("deleted-{}", unique());
+    let config = NatsConfig {
+        jetstream: JetStreamConfig {
+            manage: true,
+            streams: vec![StreamConfig {
+                name: name.clone(),
+                subjects: vec![format!("{name}.>")],
+                replicas: 1,
+                storage: StreamStorage::File,
+                max_age: Some(Duration::from_secs(600)),
+                duplicate_window: Duration::from_secs(120),
+            }],
+            ..JetStreamConfig::default()
+        },
+        ..NatsConfig::new([url.as_str()])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    let topic = Topic::new(format!("{name}.a")).unwrap();
+    let to = Address {
+        guarantee: Guarantee::Stored { message_id: None },
+        ..Address::topic(topic.clone())
+    };
+    let mut confirmations = Vec::new();
+    for _ in 0..MESSAGES {
+        confirmations.push(nats.send(&to, Message::plain("x")).await.unwrap());
+    }
+    for confirmation in confirmations {
+        within("it is stored", confirmation).await.unwrap();
+    }
+    let subscription = Subscription {
+        topics: vec![topic.into()],
+        reading: Reading::Durable {
+            stream: name.as_str().into(),
+            name: "in".into(),
+        },
+        budget_bytes: 64 << 20,
+        budget_messages: 2 * MESSAGES,
+    };
+    let mut consumer = nats.subscribe(subscription).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..MESSAGES {
+        held.push(within("a delivery", consumer.recv()).await.unwrap());
+    }
+    for delivery in held.drain(..SETTLED) {
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+    let jetstream = async_nats::jetstream::new(async_nats::connect(&url).await.unwrap());
+    let stream = jetstream.get_stream(&name).await.unwrap();
+    within("they are acknowledged", async {
+        while stream.consumer_info("in").await.unwrap().num_ack_pending > MESSAGES - SETTLED {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    stream.delete_consumer("in").await.unwrap();
+    let created = within("the consumer exists again", async {
+        loop {
+            match stream.consumer_info("in").await {
+                Ok(info) => return info,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    })
+    .await;
+    let first = match created.config.deliver_policy {
+        DeliverPolicy::All => 1,
+        DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
+        other => panic!("{other:?}"),
+    };
+    assert!(first <= SETTLED as u64 + 1, "{first}");
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use async_nats::jetstream::{self, stream::StorageType};
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, named, program};
+use support::server::{Kind, Private, named, program};
 use tokio::process::Command;
 
 use crate::plain::{Plain, next, unique};
@@ -65,9 +65,11 @@ fn states(text: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_are_planned_created_and_compared_on_kafka() {
-    let Some(kafka) = named(Kind::Kafka) else {
+    // All bridges on a broker have the topic `a2abus.dlq`.
+    let Some(broker) = Private::start_new(Kind::Kafka).await else {
         return;
     };
+    let kafka = broker.address();
     let (directory, u) = (tempfile::tempdir().unwrap(), unique("plan"));
     let config = |partitions: u32| {
         format!(
@@ -83,22 +85,26 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
     };
     let file = written(&directory, &config(2));
     let needed = |state: &str| {
-        let mut lines = ["dlq", "in", "out", "replies"]
-            .map(|topic| format!("{state} bus: topic {u}.{topic}"))
-            .to_vec();
+        let mut lines = vec![format!("{state} bus: topic a2abus.dlq")];
+        let ours = ["dlq", "in", "out", "replies"];
+        lines.extend(ours.map(|topic| format!("{state} bus: topic {u}.{topic}")));
         lines.push(format!("unknown bus: topics {u}.agents.{{targetagent}}"));
         lines
     };
 
     let (text, status) = topics(&["plan"], &file).await;
     assert_eq!((states(&text), status), (needed("MISSING"), 1), "{text}");
-    // The bridge would create two of them, but not for messages as large as its own.
+    // The bridge would create three of them, but not for messages as large as its own.
     let without = "the bridge would create it without max.message.bytes=2000000";
-    assert_eq!(text.matches(without).count(), 2, "{text}");
+    assert_eq!(text.matches(without).count(), 3, "{text}");
     let (stderr, status) = check(&file).await;
     assert!(status == 1, "{stderr}");
-    for topic in ["dlq (dead letters of binding in)", "replies (answers)"] {
-        let failed = format!("FAILED   bus: settings of topic {u}.{topic}: {without}");
+    for topic in [
+        "a2abus.dlq (dead letters of binding replies-bus)",
+        &format!("{u}.dlq (dead letters of binding in)"),
+        &format!("{u}.replies (answers)"),
+    ] {
+        let failed = format!("FAILED   bus: settings of topic {topic}: {without}");
         assert!(stderr.contains(&failed), "{failed}\n{stderr}");
     }
     let (text, status) = topics(&["apply", "--partitions", "3", "--replicas", "1"], &file).await;
@@ -149,9 +155,10 @@ calls: {{ reply_topic: {u}.replies, reply_partitions: {partitions} }}
 /// Topics that the bridge creates itself are not reported as missing: plan, check and the bridge agree.
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_that_the_bridge_creates_at_start_are_planned_as_such_on_kafka() {
-    let Some(kafka) = named(Kind::Kafka) else {
+    let Some(broker) = Private::start_new(Kind::Kafka).await else {
         return;
     };
+    let kafka = broker.address();
     let (directory, u) = (tempfile::tempdir().unwrap(), unique("start"));
     let config = format!(
         "
@@ -168,6 +175,7 @@ state: {{ log: bus, create: true, prefix: {u} }}
     let needed = |state: &str| {
         let ours = |topic: &str| format!("{state} bus: topic {u}.{topic}");
         vec![
+            format!("{state} bus: topic a2abus.dlq"),
             ours("dlq"),
             format!("ok bus: topic {u}.in"),
             ours("replies"),
@@ -197,7 +205,7 @@ state: {{ log: bus, create: true, prefix: {u} }}
     let (text, status) = topics(&["plan"], &file).await;
     // Without an agent that A2A clients know there are no tasks.
     let mut expected = needed("ok");
-    expected[4] = needed("at start")[4].clone();
+    expected[5] = needed("at start")[5].clone();
     assert_eq!((states(&text), status), (expected, 0), "{text}");
 }
 

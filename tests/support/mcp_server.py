@@ -116,6 +116,11 @@ def call(number, params):
         answer = ask(0)["result"]["text"]
         effect(answer)
         return text(answer)
+    if name == "withdraw":
+        say({"id": 2, "method": "sampling/createMessage", "params": {"messages": []}})
+        for number in (2, 3):
+            say({"method": "notifications/cancelled", "params": {"requestId": number}})
+        return text("done")
     if name == "linger":
         # It goes on after its cancel, and answers at last.
         effect("begun")

@@ -1,8 +1,9 @@
 //! Kafka, by librdkafka.
 //!
 //! [`Kafka`] keeps up to three producers: for messages that leave at once, for those that may linger, and for topics that
-//! refuse batches. A thread serves each, and another one watches the cluster. Each subscription has a consumer on a
-//! thread of its own. See `producer` and `consumer`.
+//! refuse batches. A thread serves each, and another one watches the cluster, with a client of its own while the producer
+//! gets no answer. Each subscription and each reader of a log has a consumer on a thread of its own. Each administrative
+//! request has its own client. See `producer`, `consumer`, `log` and `checkup`.
 
 mod checkup;
 mod config;
@@ -86,12 +87,23 @@ struct Shared {
 
 /// The state of a topic as the cluster reports it.
 enum Lookup {
-    Partitions(Vec<i32>),
+    Partitions {
+        ids: Vec<i32>,
+        /// Whether each of them has a leader.
+        has_leaders: bool,
+    },
     Unknown,
-    /// It is being created, or its leaders are being elected.
+    /// It is being created.
     Pending,
     /// The user is not permitted to see it.
     Forbidden,
+}
+
+/// Whether a lookup waits until each partition has a leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaders {
+    Awaited,
+    Ignored,
 }
 
 // === impl Kafka ===
@@ -164,12 +176,22 @@ impl Kafka {
         }
     }
 
-    /// The partitions of a topic. Asks again while the topic is being created, and for a limited time while it is
-    /// unknown.
+    /// The partitions of a topic, with or without leaders. Asks again while the topic is being created, and for a limited
+    /// time while it is unknown.
     async fn look_up(
         &self,
         topic: &Topic,
         unknown_for: Duration,
+    ) -> Result<Vec<i32>, TransportError> {
+        self.look_up_with(topic, unknown_for, Leaders::Ignored)
+            .await
+    }
+
+    async fn look_up_with(
+        &self,
+        topic: &Topic,
+        unknown_for: Duration,
+        leaders: Leaders,
     ) -> Result<Vec<i32>, TransportError> {
         let start = Instant::now();
         loop {
@@ -180,13 +202,19 @@ impl Kafka {
                 })
                 .await?;
             let (max_wait, kind, why) = match lookup {
-                Lookup::Partitions(partitions) => return Ok(partitions),
+                Lookup::Partitions { ids, has_leaders }
+                    if has_leaders || leaders == Leaders::Ignored =>
+                {
+                    return Ok(ids);
+                }
                 Lookup::Unknown => (
                     unknown_for,
                     TransportErrorKind::UnknownTopic,
                     ", which does not exist",
                 ),
-                Lookup::Pending => (REQUEST_TIMEOUT, TransportErrorKind::Disconnected, ""),
+                Lookup::Partitions { .. } | Lookup::Pending => {
+                    (REQUEST_TIMEOUT, TransportErrorKind::Disconnected, "")
+                }
                 Lookup::Forbidden => (Duration::ZERO, TransportErrorKind::Unauthorised, ""),
             };
             if start.elapsed() >= max_wait {
@@ -211,18 +239,26 @@ impl Kafka {
     }
 
     async fn find(&self, topics: &Topics, topic: &Topic) -> Existence {
-        let _turn = topics.turn().await;
-        // Another message to the same topic may have looked it up in the meantime.
-        if let Some(known) = topics.known(topic) {
-            return known;
-        }
         let start = Instant::now();
         loop {
+            let turn = topics.turn().await;
+            // Another message to the same topic may have looked it up in the meantime.
+            if let Some(known) = topics.known(topic) {
+                return known;
+            }
             let name = topic.clone();
-            let what = format!("look up the topic {topic}");
-            match self.ask(what, move |client| lookup(client, &name)).await {
-                Ok(Lookup::Partitions(partitions)) => {
-                    let partitions = partitions.len();
+            let question = move |client: &BatchClient| {
+                let found = lookup(client, &name);
+                // The thread keeps its turn until then, even if nobody waits for its answer any more.
+                drop(turn);
+                found
+            };
+            match self
+                .ask(format!("look up the topic {topic}"), question)
+                .await
+            {
+                Ok(Lookup::Partitions { ids, .. }) => {
+                    let partitions = ids.len();
                     return Existence::Exists { partitions };
                 }
                 Ok(Lookup::Forbidden) => return Existence::Forbidden,
@@ -324,7 +360,8 @@ impl Kafka {
         match results.into_iter().find_map(Result::err) {
             None | Some((_, Code::TopicAlreadyExists)) => {
                 // Brokers learn of the topic with a delay, so an immediate lookup would miss it.
-                drop(self.look_up(topic, REQUEST_TIMEOUT).await);
+                let known = self.look_up_with(topic, REQUEST_TIMEOUT, Leaders::Awaited);
+                drop(known.await);
                 Ok(())
             }
             Some((_, code)) => Err(error::refused(what, code)),
@@ -406,7 +443,9 @@ impl Transport for Kafka {
         }
         self.create_topic(topic, Some(partitions.max(1)), None, &BTreeMap::new())
             .await?;
-        let partitions = self.look_up(topic, REQUEST_TIMEOUT).await?;
+        let partitions = self
+            .look_up_with(topic, REQUEST_TIMEOUT, Leaders::Awaited)
+            .await?;
         self.wait_for_leaders(topic, partitions).await
     }
 
@@ -478,16 +517,16 @@ fn lookup(client: &BatchClient, topic: &Topic) -> Result<Lookup, KafkaError> {
         return Ok(Lookup::Unknown);
     };
     let partitions = found.partitions();
-    let leaderless = || partitions.iter().any(|partition| partition.leader() < 0);
     match found.error().map(Code::from) {
         Some(Code::UnknownTopicOrPartition) => Ok(Lookup::Unknown),
         Some(Code::LeaderNotAvailable) => Ok(Lookup::Pending),
         Some(Code::TopicAuthorizationFailed) => Ok(Lookup::Forbidden),
         Some(code) => Err(KafkaError::MetadataFetch(code)),
-        None if partitions.is_empty() || leaderless() => Ok(Lookup::Pending),
-        None => Ok(Lookup::Partitions(
-            partitions.iter().map(|partition| partition.id()).collect(),
-        )),
+        None if partitions.is_empty() => Ok(Lookup::Pending),
+        None => Ok(Lookup::Partitions {
+            ids: partitions.iter().map(|partition| partition.id()).collect(),
+            has_leaders: partitions.iter().all(|partition| partition.leader() >= 0),
+        }),
     }
 }
 

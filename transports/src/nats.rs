@@ -57,7 +57,7 @@ use core::{CoreReader, Subscribers, ToFlush, Unflushed, Waiter};
 use durable::DurableReader;
 use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
-use link::{Link, connects};
+use link::{Link, closed, connects};
 use subscribe::{refused, subscribe_one};
 use taken::TakenSubjects;
 
@@ -77,9 +77,9 @@ use crate::transport::{
 /// server dies, the data that it had not read are lost. [`Guarantee::Stored`]: a stream has stored the message, or
 /// already had a message with that id. The send fails with `UnknownTopic` only when the JetStream API says that no
 /// stream stores the subject, which needs permission to ask `STREAM.NAMES`. It fails with `Disconnected` when no stream
-/// answered and the API does not say so within two seconds, or names a stream, which then has no leader. When a
-/// connection is lost, its unconfirmed messages fail with `Disconnected` at once: they may or may not have arrived. A
-/// message that could not be written to a connection is not sent later.
+/// answered, and the API names a stream, which then has no leader, or does not say within two seconds that there is
+/// none. When a connection is lost, its unconfirmed messages fail with `Disconnected` at once: they may or may not have
+/// arrived. A message that could not be written to a connection is not sent later.
 #[derive(Clone)]
 pub struct Nats {
     inner: Arc<Inner>,
@@ -367,7 +367,7 @@ impl Nats {
         let (deliveries, to_consumer) = mpsc::channel(subscription.budget_messages.max(1));
         let (tell_lag, lag) = watch::channel(None);
         let asking = consumer.clone();
-        let reading = DurableReader::open(
+        let (reading, tell_state) = DurableReader::open(
             inner.client.clone(),
             Arc::clone(&inner.link),
             consumer,
@@ -381,7 +381,7 @@ impl Nats {
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = reading.run(stop, until) => {}
-                never = asking.watch_lag(tell_lag) => match never {},
+                never = asking.watch(tell_lag, tell_state) => match never {},
             }
             // Nobody may be waiting for the end.
             let _ = end.send(Ok(()));
@@ -577,13 +577,6 @@ async fn in_queue<T, E>(room: impl Future<Output = Result<T, E>>) -> Result<T, T
             "wait for earlier NATS publications to be confirmed",
         )),
     }
-}
-
-fn closed() -> TransportError {
-    TransportError::new(
-        TransportErrorKind::Closed,
-        "use a closed connection to NATS",
-    )
 }
 
 /// The name of a subscription in messages: `a.b, c.> (group g)`.

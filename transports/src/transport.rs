@@ -38,8 +38,10 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Consumer, TransportError>> + Send;
 
     /// Gives a message, owned or borrowed, to the client in order, and returns the [`Confirmation`] to wait for.
-    /// Consecutive calls for the same topic and key arrive in that order. Waits only while there is no room for it,
-    /// at most `QUEUE_DEADLINE`. Retries: the client, up to its delivery deadline; after that the caller.
+    /// Consecutive calls for the same topic and key arrive in that order, unless some of them may linger and others may
+    /// not ([`Address::may_linger`]), or Kafka has refused a batch of the topic as too large for the first time. Waits
+    /// only while there is no room for it, at most `QUEUE_DEADLINE`. Retries: the client, up to its delivery deadline;
+    /// after that the caller.
     ///
     /// # Errors
     /// When the message was not queued. Cancel-safe: either queued or not at all.

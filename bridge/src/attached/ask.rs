@@ -199,6 +199,14 @@ impl Ask {
     }
 }
 
+/// The limits for a message whose size was checked when it was read, and for a message that is made from one: no limits.
+pub(super) fn unlimited() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_bytes = usize::MAX;
+    limits.max_members = u32::MAX;
+    limits
+}
+
 /// The message without a byte order mark, which few servers accept.
 fn without_mark(message: JsonRpc, body: Bytes) -> (JsonRpc, Bytes) {
     const MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -206,7 +214,7 @@ fn without_mark(message: JsonRpc, body: Bytes) -> (JsonRpc, Bytes) {
         return (message, body);
     }
     let rest = body.slice(MARK.len()..);
-    let unit = decode(&rest, &Hint::default(), &Limits::default()).into_only();
+    let unit = decode(&rest, &Hint::default(), &unlimited()).into_only();
     let again = unit
         .ok()
         .and_then(Result::ok)
@@ -363,5 +371,24 @@ impl Rejected {
             requester,
             failure,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `limits.max_bytes` may be larger than the default of the decoder.
+    #[test]
+    fn a_byte_order_mark_is_removed_from_a_large_message_too() {
+        let text = "x".repeat(2 << 20);
+        let body = format!(
+            "\u{feff}{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{{\"text\":\"{text}\"}}}}"
+        );
+        let body = Bytes::from(body);
+        let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
+        let message = unit.unwrap().unwrap().json_rpc.unwrap();
+        let (_, rest) = without_mark(message, body);
+        assert!(rest.starts_with(b"{"));
     }
 }

@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::card;
 use super::health::Health;
 use super::link::{Disconnected, Link, Log};
-use super::watched::Watched;
+use super::watched::{Watched, refusal_in};
+use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
 use crate::registry::Registry;
@@ -70,6 +71,8 @@ pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications
 const MAX_PAGES: usize = 50;
 /// The shortest time between two reads of a server's lists.
 const REREAD_PAUSE: Duration = Duration::from_secs(1);
+/// The first and the longest pause before lists are read again because one of them could not be read.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 
 // === impl Lifecycle ===
 
@@ -166,7 +169,7 @@ impl Lifecycle {
 
     /// Accepts calls for a server that has started, and keeps its lists up to date.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
-        let mut card = self.refresh_tools(link, &profile).await;
+        let mut tools = self.refresh_tools(link, &profile).await;
         let up = RunningServer {
             link: Arc::clone(link),
             profile: profile.clone(),
@@ -175,25 +178,41 @@ impl Lifecycle {
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         self.watched.restarted();
+        let mut card = None;
+        let mut pause = RETRY_PAUSES[0];
         loop {
-            self.refresh_versions(link, &profile).await;
+            let has_tools = tools.is_some();
+            card = tools.or(card);
+            let is_complete = self.refresh_versions(link, &profile).await && has_tools;
             if let Some(card) = &mut card {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
             let next_read = Instant::now() + REREAD_PAUSE;
-            self.settle_subscriptions_until_lists_change(link).await;
+            let retry = (!is_complete).then(|| Instant::now() + jittered(pause));
+            pause = match is_complete {
+                true => RETRY_PAUSES[0],
+                false => (pause * 2).min(RETRY_PAUSES[1]),
+            };
+            self.settle_subscriptions_until_lists_change(link, retry)
+                .await;
             // Many changes in a row cause one read. Subscriptions to resources wait, too.
             sleep_until(next_read).await;
-            card = self.refresh_tools(link, &profile).await.or(card);
+            tools = self.refresh_tools(link, &profile).await;
         }
     }
 
-    /// Asks the server to watch exactly the resources that clients have subscribed to, until one of its lists changes.
-    async fn settle_subscriptions_until_lists_change(&self, link: &Arc<Link>) {
+    /// Asks the server to watch exactly the resources that clients have subscribed to, until one of its lists changes, or
+    /// until `retry`.
+    async fn settle_subscriptions_until_lists_change(
+        &self,
+        link: &Arc<Link>,
+        retry: Option<Instant>,
+    ) {
         loop {
             let demand = tokio::select! {
                 () = link.lists_changed() => return,
+                () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => return,
                 demand = self.watched.next_demand() => demand,
             };
             let (method, uri) = (demand.method(), demand.uri().clone());
@@ -243,20 +262,28 @@ impl Lifecycle {
         Some(card)
     }
 
-    /// Reads the versions of the server's prompts and resources. No call waits for it.
-    async fn refresh_versions(&self, link: &Arc<Link>, profile: &RawValue) {
-        if card::has(profile, "prompts")
-            && let Some(pages) = list(link, "prompts/list").await
-        {
-            self.versions_mut().prompts = version(&pages);
+    /// Reads the versions of the server's prompts and resources. No call waits for it. Returns whether all of these lists
+    /// could be read.
+    async fn refresh_versions(&self, link: &Arc<Link>, profile: &RawValue) -> bool {
+        let mut is_complete = true;
+        if card::has(profile, "prompts") {
+            match list(link, "prompts/list").await {
+                Some(pages) => self.versions_mut().prompts = version(&pages),
+                None => is_complete = false,
+            }
         }
-        if card::has(profile, "resources")
-            && let Some(mut pages) = list(link, "resources/list").await
-        {
-            let templates = list(link, "resources/templates/list").await;
-            pages.extend(templates.unwrap_or_default());
-            self.versions_mut().resources = version(&pages);
+        if card::has(profile, "resources") {
+            match list(link, "resources/list").await {
+                Some(mut pages) => {
+                    let templates = list(link, "resources/templates/list").await;
+                    is_complete &= templates.is_some();
+                    pages.extend(templates.unwrap_or_default());
+                    self.versions_mut().resources = version(&pages);
+                }
+                None => is_complete = false,
+            }
         }
+        is_complete
     }
 
     fn versions(&self) -> ListVersions {
@@ -268,18 +295,7 @@ impl Lifecycle {
     }
 }
 
-/// The error in an answer, as JSON.
-fn refusal_in(answer: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        error: Option<Box<RawValue>>,
-    }
-    let answer: Answer = serde_json::from_slice(answer).ok()?;
-    answer.error.map(|error| error.get().to_owned())
-}
-
-/// The pages of a list; none if the server answers with an error. `None` if it does not answer in time.
+/// The pages of a list; no pages if the server does not know the method. `None` if the list cannot be read now.
 async fn list(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
     let Ok(pages) = timeout(START, pages(link, method)).await else {
         link.strange(&format!(

@@ -207,6 +207,8 @@ struct Message<'a> {
 struct Params<'a> {
     #[serde(rename = "progressToken", default, borrow)]
     progress: Option<&'a RawValue>,
+    #[serde(rename = "requestId", default, borrow)]
+    request: Option<&'a RawValue>,
 }
 
 /// The members of `params._meta` that say how a client without a session uses MCP. A server in a session refuses requests
@@ -237,6 +239,16 @@ fn without_envelope(request: Bytes) -> Bytes {
     match read() {
         Some((meta, members)) => splice(&request, meta, &members),
         None => request,
+    }
+}
+
+// === impl Message ===
+
+impl<'a> Message<'a> {
+    /// Its parameters; the default if they are not as expected.
+    fn params(&self) -> Params<'a> {
+        let params = self.params.map(|raw| serde_json::from_str(raw.get()));
+        params.and_then(Result::ok).unwrap_or_default()
     }
 }
 
@@ -437,12 +449,7 @@ impl Link {
     /// Fails the requests that the server has not received, so that its next run gets them, and those with a question,
     /// whose answer could not reach the server. The others stay open.
     pub(super) fn close_to_new_calls(&self) {
-        let mut open = self.open();
-        open.is_closed = true;
-        let asking: HashSet<u64> = open.questions.drain().map(|(_, it)| it.call).collect();
-        open.calls.retain(|number, call| {
-            call.parts.reached.load(Ordering::Acquire) && !asking.contains(number)
-        });
+        self.open().close_to_new_calls();
     }
 
     /// Fails all requests when the server has ended.
@@ -519,6 +526,12 @@ impl Link {
                 }
             }
             ("notifications/progress", None) => self.progressed(line, message),
+            (method @ "notifications/cancelled", None) => {
+                if !self.question_cancelled(line, message, of) {
+                    let why = "it cancels no open question";
+                    self.dropped(method, Refused::NEVER, why);
+                }
+            }
             (
                 "notifications/tools/list_changed"
                 | "notifications/prompts/list_changed"
@@ -548,9 +561,9 @@ impl Link {
     }
 
     fn progressed(&self, line: &Bytes, message: &Message<'_>) {
-        let params = message.params.map(|raw| serde_json::from_str(raw.get()));
-        let params: Params<'_> = params.and_then(Result::ok).unwrap_or_default();
-        let Some(token) = params.progress else { return };
+        let Some(token) = message.params().progress else {
+            return;
+        };
         let open = self.open();
         let call = number(token).and_then(|number| open.calls.get(&number));
         if let Some(call) = call
@@ -585,6 +598,22 @@ impl Link {
         };
         open.questions.insert(shown, question);
         Ok(())
+    }
+
+    /// Forwards the cancel of a question to the client that was asked, with the id that the client knows. Returns whether
+    /// there is such a question.
+    fn question_cancelled(&self, line: &Bytes, message: &Message<'_>, of: Option<u64>) -> bool {
+        let Some(id) = message.params().request else {
+            return false;
+        };
+        let mut open = self.open();
+        let Some((shown, number)) = open.take_question(id.get(), of) else {
+            return false;
+        };
+        if let Some(call) = open.calls.get(&number) {
+            self.part(call, splice(line, range_of(line, id.get()), &shown), false);
+        }
+        true
     }
 
     /// Queues a message that precedes an answer. Returns whether there was room.
@@ -762,6 +791,31 @@ impl Open {
         closed.map(|(_, question)| question.id).collect()
     }
 
+    /// Closes the question with the server's own id, and returns the id that its client knows, and its call. If a call is
+    /// given, the question must be one of that call.
+    fn take_question(&mut self, id: &str, of: Option<u64>) -> Option<(Text, u64)> {
+        let is_it =
+            |question: &Question| *question.id == *id && of.is_none_or(|of| of == question.call);
+        let mut found = self.questions.iter().filter(|(_, it)| is_it(it));
+        let shown = match (found.next(), found.next()) {
+            (Some((shown, _)), None) => shown.clone(),
+            _ => return None,
+        };
+        let question = self.questions.remove(&shown)?;
+        Some((shown, question.call))
+    }
+
+    /// Fails the calls that the server has not received, and those with a question.
+    fn close_to_new_calls(&mut self) {
+        self.is_closed = true;
+        let asking: HashSet<u64> = self.questions.drain().map(|(_, it)| it.call).collect();
+        let failed = self.calls.extract_if(|number, call| {
+            !call.parts.reached.load(Ordering::Acquire) || asking.contains(number)
+        });
+        // Their requests to the server end, too.
+        failed.for_each(|(_, call)| call.over.cancel());
+    }
+
     /// The call of a message that names none: the call whose HTTP response contains it, or else the only open call.
     /// Fails if the requester of that call does not accept such messages.
     fn owner(&self, of: Option<u64>, is_single: bool) -> Result<(u64, &Call), Refused> {
@@ -845,6 +899,55 @@ mod tests {
         assert!(open.ended(2).1);
         assert!(refused(&open).contains("no open call"));
         assert!(!open.ended(3).1);
+    }
+
+    fn call(is_reached: bool) -> Call {
+        Call {
+            id: "1".into(),
+            progress: None,
+            parts: Parts {
+                sender: mpsc::channel(1).0,
+                is_stalled: Arc::default(),
+                takes_all: true,
+                reached: Arc::new(AtomicBool::new(is_reached)),
+                is_moved: Arc::default(),
+            },
+            answer: oneshot::channel().0,
+            over: CancellationToken::new(),
+        }
+    }
+
+    #[test]
+    fn the_requests_of_calls_that_fail_with_their_session_end() {
+        let mut open = Open::default();
+        let over = [(1, true), (2, true), (3, false)].map(|(number, is_reached)| {
+            let call = call(is_reached);
+            let over = call.over.clone();
+            open.calls.insert(number, call);
+            over
+        });
+        let id = "0".into();
+        let question = Question { call: 2, id };
+        open.questions.insert("\"x\"".into(), question);
+        open.close_to_new_calls();
+        let is_over = over.map(|over| over.is_cancelled());
+        assert_eq!(is_over, [false, true, true]);
+        assert_eq!(open.calls.len(), 1);
+    }
+
+    #[test]
+    fn the_server_cancels_a_question_by_its_own_id() {
+        let mut open = Open::default();
+        for (shown, call, id) in [("a", 1, "0"), ("b", 2, "0"), ("c", 2, "7")] {
+            let id = id.into();
+            open.questions.insert(shown.into(), Question { call, id });
+        }
+        // Two questions have this id.
+        assert_eq!(open.take_question("0", None), None);
+        assert_eq!(open.take_question("7", Some(1)), None);
+        assert_eq!(open.take_question("7", None), Some(("c".into(), 2)));
+        assert_eq!(open.take_question("0", Some(1)), Some(("a".into(), 1)));
+        assert_eq!(open.take_question("0", Some(1)), None);
     }
 
     #[test]

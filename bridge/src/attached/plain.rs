@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, JsonRpc, RpcBody, result};
-use a2abus_plugin::{Hint, Kind, Limits, Text, decode};
+use a2abus_plugin::{Hint, Kind, Text, decode};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
@@ -20,9 +20,8 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::Request;
+use super::ask::{Request, unlimited};
 use super::health::Health;
-use super::lifecycle::MAX_MESSAGE;
 use super::link::{Log, Part, Parts, lock};
 use super::version;
 use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
@@ -275,7 +274,7 @@ impl Plain {
         let version = self.single_version();
         let translated = version.and_then(|version| version::request(&body, method, version));
         let body = translated.unwrap_or(body);
-        let unit = decode(&body, &Hint::default(), &largest()).into_only();
+        let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
         let message = unit
             .ok()
             .and_then(Result::ok)
@@ -482,13 +481,6 @@ fn keep_alive(request: &Request) -> Duration {
     third.clamp(POLL_PAUSES[0], KEEP_ALIVE)
 }
 
-/// The limits for messages of a server.
-fn largest() -> Limits {
-    let mut limits = Limits::default();
-    limits.max_bytes = MAX_MESSAGE;
-    limits
-}
-
 /// The request in a version that the server speaks; `single` is that version if the server speaks only one.
 fn posted<'a>(request: &'a Request, parts: &'a Parts, single: Option<Dialect>) -> Posted<'a> {
     let mut posted = Posted {
@@ -500,7 +492,7 @@ fn posted<'a>(request: &'a Request, parts: &'a Parts, single: Option<Dialect>) -
     };
     let translated = single.and_then(|version| {
         let body = version::request(&request.body, &request.method, version)?;
-        let unit = decode(&body, &Hint::default(), &largest()).into_only();
+        let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
         Some((body, unit.ok()?.ok()?.json_rpc?))
     });
     if let Some((body, message)) = translated {
@@ -553,7 +545,7 @@ fn version_header(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
 
 /// The kind of a message in the response to this request.
 fn kind_of(message: &Bytes, request: &JsonRpc) -> MessageKind {
-    let unit = decode(message, &Hint::default(), &largest()).into_only();
+    let unit = decode(message, &Hint::default(), &unlimited()).into_only();
     let Ok(Ok(unit)) = unit else {
         return MessageKind::Strange;
     };
@@ -637,7 +629,7 @@ mod tests {
 
     fn request(method: &str) -> JsonRpc {
         let body = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"{method}","params":{{}}}}"#);
-        let unit = decode(&Bytes::from(body), &Hint::default(), &Limits::default());
+        let unit = decode(&Bytes::from(body), &Hint::default(), &unlimited());
         unit.into_only().unwrap().unwrap().json_rpc.unwrap()
     }
 

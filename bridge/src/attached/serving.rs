@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use a2abus_plugin::Kind;
 use a2abus_plugin::protocol::jsonrpc;
+use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
@@ -51,12 +51,69 @@ const PAUSE: Duration = Duration::from_secs(1);
 // === impl AttachedBinding ===
 
 impl AttachedBinding {
-    /// Answers a request that arrived after its deadline, without executing it.
+    /// Answers a request that arrived after its deadline, without executing it. If it is redelivered, its first delivery
+    /// may have been in time: then the answer is that of the first delivery.
     pub(super) async fn expired(&self, request: Box<Request>, held: Arc<Held>) {
-        let failure = late("the request arrived after its deadline and was not executed");
-        let answer = Answer::failed(&failure, &request.recipient());
+        let deadlines = Deadlines::of(&request, self.bounds);
+        let begun = match request.claim(deadlines.last - Instant::now()) {
+            Some((key, claim)) => {
+                self.begun_before(&request, (&key, &claim), &deadlines)
+                    .await
+            }
+            None => None,
+        };
+        let answer = begun.unwrap_or_else(|| {
+            self.dropped(&held, "expired");
+            Answer::failed(&late(EXPIRED), &request.recipient())
+        });
         self.publish(&request, answer, &held).await;
         held.done();
+    }
+
+    /// The answer to a request that was begun before; `None` if no such execution is recorded.
+    async fn begun_before(
+        &self,
+        request: &Request,
+        (key, claim): (&str, &Claim),
+        deadlines: &Deadlines,
+    ) -> Option<Answer> {
+        let failed = |failure: Failure| Some(Answer::failed(&failure, &request.recipient()));
+        let read = timeout_at(deadlines.next(), self.results.is_claimed(key, claim)).await;
+        if !matches!(read, Ok(Ok(_))) {
+            return failed(unread("the request arrived after its deadline"));
+        }
+        loop {
+            match self.results.key_state(key, claim) {
+                Some(KeyState::Answered(stored)) => return Some(Answer::from(&*stored)),
+                Some(KeyState::Running(call)) => {
+                    if !self.settles(request, (key, &call), deadlines).await {
+                        return failed(lost());
+                    }
+                }
+                // The server did not get it, or the record is that of another request.
+                None | Some(KeyState::Differs(_)) => return None,
+                Some(
+                    KeyState::Ours
+                    | KeyState::RecordedElsewhere(_)
+                    | KeyState::Lost(_)
+                    | KeyState::Forgotten,
+                ) => return failed(lost()),
+            }
+        }
+    }
+
+    /// Waits until the call that executes a redelivered request ends. Returns whether it ends in time.
+    async fn settles(
+        &self,
+        request: &Request,
+        (key, call): (&str, &Text),
+        deadlines: &Deadlines,
+    ) -> bool {
+        if let Some(suppressed) = self.log.begun.allow() {
+            tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
+        }
+        let settled = self.results.until_settled(key, call);
+        timeout_at(deadlines.last, settled).await.is_ok()
     }
 
     /// Answers a request, then settles it.
@@ -170,13 +227,7 @@ impl AttachedBinding {
             }
             Ok(Ok(false)) => failure,
             // It may have been executed before.
-            Ok(Err(_)) | Err(_) => {
-                let message = format!(
-                    "{}; and the log that tells whether the request was executed before cannot be read",
-                    failure.message()
-                );
-                Failure::new(failure::Reason::AnswerLost, message)
-            }
+            Ok(Err(_)) | Err(_) => unread(failure.message()),
         };
         Err(Answer::failed(&failure, &request.recipient()))
     }
@@ -215,11 +266,7 @@ impl AttachedBinding {
                 Ok(KeyState::Answered(stored)) => return Answer::from(&*stored),
                 Ok(KeyState::Running(call)) => {
                     drop(turn);
-                    if let Some(suppressed) = self.log.begun.allow() {
-                        tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
-                    }
-                    let settled = self.results.until_settled(key, &call);
-                    if timeout_at(deadlines.last, settled).await.is_err() {
+                    if !self.settles(request, (key, &call), deadlines).await {
                         return failed(lost());
                     }
                 }
@@ -365,14 +412,12 @@ impl Deadlines {
 
 /// The answer of an MCP server. If a run ends before it has received the request, the next run gets it.
 async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<Bytes, Failure> {
-    let is_tracked = server
-        .lifecycle
-        .watched
-        .track(&request.method, &request.body);
+    let watched = &server.lifecycle.watched;
+    let tracked = watched.track(&request.method, &request.body);
     loop {
         let up: Arc<RunningServer> = server.lifecycle.up().await?;
         let link = &up.link;
-        if !is_tracked {
+        if tracked.is_surplus {
             link.strange("clients have subscribed to too many resources of an attached server: changes of more are dropped");
         }
         let how = (parts.clone(), request.requester.traced());
@@ -381,7 +426,12 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
             Err(gone) => Err(gone),
         };
         match answer {
-            Ok(answer) => return answer,
+            Ok(answer) => {
+                if let Ok(answer) = &answer {
+                    tracked.answered(answer);
+                }
+                return answer;
+            }
             Err(Disconnected) if parts.reached.load(Ordering::Acquire) => {
                 return Err(Failure::new(failure::Reason::AnswerLost, GONE));
             }
@@ -395,10 +445,19 @@ const GONE: &str = "the server of this agent exited, or its session ended, durin
 
 /// Why a request did not reach the server.
 const BUSY: &str = "the agent is busy with other requests";
+/// Requests that may be repeated leave no record, so nobody knows whether they were executed before.
+const EXPIRED: &str = "the request arrived after its deadline and is not executed; no earlier execution of it is recorded";
 
 fn late(why: &str) -> Failure {
     let message = format!("no answer before the deadline: {why}");
     Failure::new(failure::Reason::Timeout, message)
+}
+
+fn unread(why: &str) -> Failure {
+    let message = format!(
+        "{why}; and the log that tells whether the request was executed before cannot be read"
+    );
+    Failure::new(failure::Reason::AnswerLost, message)
 }
 
 fn lost() -> Failure {

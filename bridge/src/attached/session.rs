@@ -392,8 +392,7 @@ impl<'s> Running<'s> {
                             Err(end) => end,
                         };
                     }
-                    // The server offers no GET stream.
-                    status if status.is_client_error() => return pending().await,
+                    status if self.has_no_stream(status) => return pending().await,
                     status if status.is_success() => {
                         let mut messages = messages(response);
                         if !messages.is_stream() {
@@ -405,6 +404,9 @@ impl<'s> Running<'s> {
                             let _answered = self.link.receive(&message, None);
                         }
                     }
+                    status if failed == 0 => {
+                        self.link.strange(&format!("an attached server answered GET with HTTP {status}: it is asked again until it opens the stream"));
+                    }
                     _ => {}
                 },
                 Err(error) if !error.may_be_sent => return SessionEnd(error.why),
@@ -412,6 +414,15 @@ impl<'s> Running<'s> {
             }
             sleep(jittered(PAUSES[failed.min(PAUSES.len() - 1)])).await;
             failed += 1;
+        }
+    }
+
+    /// Whether this answer to GET says that the server offers no stream. Other errors, such as 401 and 429, may pass.
+    fn has_no_stream(&self, status: StatusCode) -> bool {
+        match status {
+            StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => true,
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => !self.has_id(),
+            _ => false,
         }
     }
 

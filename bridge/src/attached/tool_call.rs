@@ -9,13 +9,13 @@
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc;
-use a2abus_plugin::{Hint, Limits, Text, decode};
+use a2abus_plugin::{Hint, Text, decode};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::ask::Request;
+use super::ask::{Request, unlimited};
 use super::link::Tools;
 use super::replies::Answer;
 use crate::calls::failure::{Failure, Reason};
@@ -75,7 +75,7 @@ pub(super) fn request(request: &Request, tools: &Tools) -> Result<Request, Failu
         Value::from(tool.as_str()),
     );
     let body = Bytes::from(body);
-    let unit = decode(&body, &Hint::default(), &Limits::default()).into_only();
+    let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
     let call = unit
         .ok()
         .and_then(Result::ok)

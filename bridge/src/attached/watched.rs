@@ -26,8 +26,10 @@ pub(super) struct Watched {
 
 #[derive(Debug, Default)]
 struct Resources {
-    /// Those of requests, with the time of the last request.
+    /// Those of requests that the server has accepted, with the time of the last request.
     requested: HashMap<Text, Instant>,
+    /// Those of requests that the server has not answered, with the number of requests.
+    unanswered: HashMap<Text, usize>,
     /// Those of the log.
     logged: HashSet<Text>,
     /// Those that this run of the server was asked to watch.
@@ -36,6 +38,18 @@ struct Resources {
     to_settle: BTreeSet<Text>,
     /// Those that have changed. A resource that changes often is reported once.
     updated: BTreeSet<Text>,
+}
+
+/// A request of a client that is passed on to the server. If it is dropped before the server has accepted it, it does not
+/// count.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Tracked<'a> {
+    watched: &'a Watched,
+    /// The resource to which it subscribes.
+    uri: Option<Text>,
+    /// Whether it subscribes to one resource too many: its changes will not be reported.
+    pub(super) is_surplus: bool,
 }
 
 /// What the server must be asked.
@@ -63,14 +77,18 @@ impl Watched {
         self.list_changed.notified().await;
     }
 
-    /// Tracks a request of a client that is passed on to the server. Returns `false` if it asks for one resource too many:
-    /// its changes will not be reported.
-    pub(super) fn track(&self, method: &str, request: &[u8]) -> bool {
+    /// Tracks a request of a client that is passed on to the server.
+    pub(super) fn track(&self, method: &str, request: &[u8]) -> Tracked<'_> {
+        let mut tracked = Tracked {
+            watched: self,
+            uri: None,
+            is_surplus: false,
+        };
         let Some(uri) = Some(request)
             .filter(|_| method == SUBSCRIBE || method == UNSUBSCRIBE)
             .and_then(uri_of)
         else {
-            return true;
+            return tracked;
         };
         let mut resources = self.resources();
         resources.to_settle.remove(&uri);
@@ -79,14 +97,38 @@ impl Watched {
             resources.logged.remove(&uri);
             resources.asked.remove(&uri);
             resources.updated.remove(&uri);
-            return true;
+            return tracked;
         }
-        let has_room = resources.requested.len() < MOST || resources.requested.contains_key(&uri);
-        if has_room {
+        tracked.is_surplus = !resources.has_room_for(&uri);
+        if !tracked.is_surplus {
+            // The changes that it reports from now on are for this client.
             resources.asked.insert(uri.clone());
-            resources.requested.insert(uri, Instant::now());
+            *resources.unanswered.entry(uri.clone()).or_default() += 1;
+            tracked.uri = Some(uri);
         }
-        has_room
+        tracked
+    }
+
+    /// Ends a request to subscribe, which the server has accepted or not.
+    fn ended(&self, uri: Text, is_accepted: bool) {
+        let mut resources = self.resources();
+        if let Some(requests) = resources.unanswered.get_mut(&uri) {
+            *requests -= 1;
+            if *requests == 0 {
+                resources.unanswered.remove(&uri);
+            }
+        }
+        if is_accepted {
+            resources.requested.insert(uri.clone(), Instant::now());
+        } else {
+            resources.asked.remove(&uri);
+        }
+        // Other clients may have subscribed to it, and a server that was started again does not know of it.
+        if resources.is_watched(&uri) != resources.asked.contains(&uri) {
+            resources.to_settle.insert(uri);
+        }
+        drop(resources);
+        self.to_settle.notify_one();
     }
 
     /// Takes the resources that clients have subscribed to at any replica, and forgets old requests. Returns how many
@@ -165,7 +207,15 @@ impl Watched {
 
 impl Resources {
     fn is_watched(&self, uri: &str) -> bool {
-        self.requested.contains_key(uri) || self.logged.contains(uri)
+        self.requested.contains_key(uri)
+            || self.logged.contains(uri)
+            || self.unanswered.contains_key(uri)
+    }
+
+    fn has_room_for(&self, uri: &str) -> bool {
+        self.requested.len() + self.unanswered.len() < MOST
+            || self.requested.contains_key(uri)
+            || self.unanswered.contains_key(uri)
     }
 
     /// Finds the resources about which the server and the clients disagree.
@@ -185,6 +235,25 @@ impl Resources {
             }
         }
         None
+    }
+}
+
+// === impl Tracked ===
+
+impl Tracked<'_> {
+    /// Takes the answer of the server. The request counts unless the server refuses it.
+    pub(super) fn answered(mut self, answer: &[u8]) {
+        if let Some(uri) = self.uri.take() {
+            self.watched.ended(uri, refusal_in(answer).is_none());
+        }
+    }
+}
+
+impl Drop for Tracked<'_> {
+    fn drop(&mut self) {
+        if let Some(uri) = self.uri.take() {
+            self.watched.ended(uri, false);
+        }
     }
 }
 
@@ -219,6 +288,17 @@ async fn next<T>(more: &Notify, pop: impl Fn() -> Option<T>) -> T {
     }
 }
 
+/// The error in an answer, as JSON.
+pub(super) fn refusal_in(answer: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        error: Option<Box<RawValue>>,
+    }
+    let answer: Answer = serde_json::from_slice(answer).ok()?;
+    answer.error.map(|error| error.get().to_owned())
+}
+
 /// `params.uri` of a message.
 fn uri_of(message: &[u8]) -> Option<Text> {
     #[derive(Deserialize)]
@@ -247,6 +327,20 @@ mod tests {
             .into_bytes()
     }
 
+    const RESULT: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
+
+    /// A client subscribes, and the server accepts. Returns whether there was room.
+    fn subscribe(watched: &Watched, uri: &str) -> bool {
+        let tracked = watched.track(SUBSCRIBE, &message(uri));
+        let has_room = !tracked.is_surplus;
+        tracked.answered(RESULT);
+        has_room
+    }
+
+    fn unsubscribe(watched: &Watched, uri: &str) {
+        watched.track(UNSUBSCRIBE, &message(uri)).answered(RESULT);
+    }
+
     /// All that the server is asked now, and answers.
     fn demands(watched: &Watched) -> Vec<String> {
         let next = || watched.next_demand().now_or_never();
@@ -262,8 +356,10 @@ mod tests {
     #[test]
     fn only_changes_of_watched_resources_are_reported_and_each_once() {
         let watched = Watched::default();
-        watched.track(SUBSCRIBE, &message("file:///a"));
-        watched.track("resources/read", &message("file:///b"));
+        subscribe(&watched, "file:///a");
+        watched
+            .track("resources/read", &message("file:///b"))
+            .answered(RESULT);
         assert!(!watched.report_change(&message("file:///b")));
         assert!(!watched.report_change(b"{}"));
         for _ in 0..3 {
@@ -275,7 +371,7 @@ mod tests {
         assert_eq!(next(), Some("file:///a/c".into()));
         assert_eq!(next(), None);
         assert!(watched.report_change(&message("file:///a")));
-        watched.track(UNSUBSCRIBE, &message("file:///a"));
+        unsubscribe(&watched, "file:///a");
         assert_eq!(next(), None);
         assert!(!watched.report_change(&message("file:///a")));
     }
@@ -283,7 +379,7 @@ mod tests {
     #[test]
     fn a_restarted_server_is_asked_again() {
         let watched = Watched::default();
-        assert!(watched.track(SUBSCRIBE, &message("b")));
+        assert!(subscribe(&watched, "b"));
         assert_eq!(demands(&watched), [""; 0]);
         watched.follow(["a".into(), "b".into()].into());
         assert_eq!(demands(&watched), ["resources/subscribe a"]);
@@ -310,9 +406,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_expires() {
         let watched = Watched::default();
-        watched.track(SUBSCRIBE, &message("a"));
+        subscribe(&watched, "a");
         tokio::time::advance(LIFE / 2).await;
-        watched.track(SUBSCRIBE, &message("b"));
+        subscribe(&watched, "b");
         watched.follow(BTreeSet::new());
         assert_eq!(demands(&watched), [""; 0]);
         tokio::time::advance(LIFE / 2).await;
@@ -321,13 +417,40 @@ mod tests {
     }
 
     #[test]
+    fn a_subscription_that_the_server_does_not_accept_does_not_count() {
+        const REFUSED: &[u8] = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":""}}"#;
+        let watched = Watched::default();
+        for n in 0..=MOST {
+            let tracked = watched.track(SUBSCRIBE, &message(&n.to_string()));
+            assert!(!tracked.is_surplus);
+            match n % 2 {
+                0 => tracked.answered(REFUSED),
+                // The client no longer waits.
+                _ => drop(tracked),
+            }
+        }
+        assert!(!watched.report_change(&message("0")));
+        assert_eq!(demands(&watched), [""; 0]);
+        // The first change may come before the answer.
+        let tracked = watched.track(SUBSCRIBE, &message("a"));
+        assert!(watched.report_change(&message("a")));
+        drop(tracked);
+        assert!(!watched.report_change(&message("a")));
+        // An earlier subscription stays.
+        subscribe(&watched, "b");
+        watched.track(SUBSCRIBE, &message("b")).answered(REFUSED);
+        assert!(watched.report_change(&message("b")));
+        assert_eq!(demands(&watched), ["resources/subscribe b"]);
+    }
+
+    #[test]
     fn there_is_a_limit() {
         let watched = Watched::default();
         for n in 0..MOST {
-            assert!(watched.track(SUBSCRIBE, &message(&n.to_string())));
+            assert!(subscribe(&watched, &n.to_string()));
         }
-        assert!(!watched.track(SUBSCRIBE, &message("x")));
-        assert!(watched.track(SUBSCRIBE, &message("7")));
+        assert!(!subscribe(&watched, "x"));
+        assert!(subscribe(&watched, "7"));
         let logged: BTreeSet<Text> = (0..=MOST).map(|n| Text::from(n.to_string())).collect();
         assert_eq!(watched.follow(logged), 1);
     }

@@ -140,7 +140,7 @@ impl Parts<'_> {
             publisher: self.publisher.clone(),
             exchanges: Arc::clone(self.exchanges),
             waiting: waiting_room(binding),
-            copies: CopiesInHand::default(),
+            copies: CopiesInHand::new(binding.subscription().budget_messages),
             workers: usize::try_from(binding.workers).unwrap_or(usize::MAX),
             calls: Arc::clone(self.calls),
         })

@@ -66,6 +66,11 @@ impl Publisher {
         &self.outbound
     }
 
+    /// Forgets destinations that failed and that no copy waits for, because the rules have changed.
+    pub(crate) fn forget_unheld(&self) {
+        self.destinations.forget_unheld();
+    }
+
     /// What to do with a copy of a received message after this error. If an operator has to repair the destination, a
     /// request with a waiting caller fails at once, and does not hold its lane.
     #[must_use]

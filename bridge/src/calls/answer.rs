@@ -392,13 +392,14 @@ impl Answer {
             tokio::select! {
                 biased;
                 message = self.parts.recv() => match message.map(|message| *message) {
-                    Some(CallerMessage::Part(Ok(part), turn)) => match self.route_question(part).await {
-                        Some(part) => {
+                    Some(CallerMessage::Part(Ok(part), turn)) => {
+                        // A question that the bridge answers itself leaves the deadline as it is: other replicas do
+                        // not see it.
+                        if let Some(part) = self.route_question(part).await {
                             self.turn = turn;
                             return Ok(part);
                         }
-                        None => self.deadline = Instant::now() + self.timeout,
-                    },
+                    }
                     Some(CallerMessage::Part(Err(error), turn)) => {
                         self.turn = turn;
                         return Err(error);
@@ -421,18 +422,12 @@ impl Answer {
                 },
                 published = self.publishing.decided() => self.note(&published),
                 () = tokio::time::sleep_until(wake.into()) => {
-                    // The missing record has not arrived in time: release the records that waited for it.
-                    self.gap_deadline = None;
                     let is_over = wake == deadline;
-                    let released = self.calls.pending.hand_over(self.id.call, |request, progress| {
-                        let parts = render::released(request, progress);
-                        (!parts.is_empty()).then_some(Ok(parts))
-                    });
-                    // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now. A resumed
-                    // one never is.
-                    if is_over && (self.reads_log || released == HandOver::Nothing) {
-                        // The caller may wait for a shorter time than the call may take.
-                        let is_late = Instant::now() >= self.deadline.min(self.last_deadline);
+                    // The caller may wait for a shorter time than the call may take.
+                    let is_late = Instant::now() >= self.deadline.min(self.last_deadline);
+                    let released = self.skip_missing(is_late);
+                    // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
+                    if is_over && released == HandOver::Nothing {
                         let lost = is_late.then(|| self.lost_by_outage()).flatten();
                         return Err(lost.unwrap_or_else(|| self.timeout_error()));
                     }
@@ -442,6 +437,39 @@ impl Answer {
                 }
             }
         }
+    }
+
+    /// Releases the records that wait for one which has not arrived in time, or not before the end of the call.
+    fn skip_missing(&mut self, is_late: bool) -> HandOver {
+        self.gap_deadline = None;
+        if self.reads_log {
+            // Whoever records the answer has put its records in order.
+            return HandOver::Nothing;
+        }
+        let (now, mut wait_until, mut skipped) = (Instant::now(), None, None);
+        let released = self
+            .calls
+            .pending
+            .hand_over(self.id.call, |request, progress| {
+                let (number, since) = progress.missing?;
+                let until = since + GAP_TIMEOUT;
+                if now < until && !is_late {
+                    // Another one than that for which the timer was set.
+                    wait_until = Some(until);
+                    return None;
+                }
+                skipped = Some(number);
+                let parts = render::released(request, progress);
+                (!parts.is_empty()).then_some(Ok(parts))
+            });
+        self.gap_deadline = wait_until;
+        if let Some(number) = skipped
+            && let Some(suppressed) = self.calls.gaps.allow()
+        {
+            let agent = self.cancel.target().map(Text::as_str);
+            tracing::warn!(call = %self.id.call, agent, sequence = number, suppressed, "an E2A record of an answer is missing: the answer goes on without it");
+        }
+        released
     }
 
     /// The part for the caller; `None` for a question that the bridge has answered itself.

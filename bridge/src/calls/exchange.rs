@@ -226,9 +226,8 @@ impl Exchanges {
             how,
         } = request;
         let answered = match how {
-            RequestStatus::Waits(mut waits) => {
-                self.return_parts(&mut waits, position.as_ref(), &share)
-                    .await
+            RequestStatus::Waits(waits) => {
+                self.return_parts(*waits, position.as_ref(), &share).await
             }
             RequestStatus::Failed(failed) => {
                 let publishing = share.publishing();
@@ -283,29 +282,29 @@ impl Exchanges {
     /// there is a part.
     async fn return_parts(
         &self,
-        waits: &mut WaitingRequest,
+        waits: WaitingRequest,
         position: Option<&Text>,
         share: &Unsettled,
     ) -> Option<Publishing> {
         let WaitingRequest {
-            answer,
+            mut answer,
             requester,
             cancellable,
-            ..
+            _room,
         } = waits;
         let mut number = 0_u32;
         loop {
             let part = tokio::select! {
                 biased;
                 () = cancelled(cancellable.as_ref()) => {
-                    return self.end_cancelled(requester, position, share).await;
+                    return self.end_cancelled(&requester, answer, position, share).await;
                 }
                 part = answer.next() => part,
             };
             let Some(part) = part else { break };
             let is_last = part.as_ref().map_or(true, |part| part.last);
             let Some(publishing) = self.publishing(position, share) else {
-                self.log_left(requester);
+                self.log_left(&requester);
                 return None;
             };
             match part {
@@ -313,9 +312,9 @@ impl Exchanges {
                     let event = requester.form.event(&part, answer.call_id(), number);
                     let turn = answer.take_turn();
                     number += 1;
-                    let sent = Box::pin(self.send(requester, &event, turn)).await;
+                    let sent = Box::pin(self.send(&requester, &event, turn)).await;
                     if let Err(undelivered) = sent {
-                        Box::pin(self.break_off(requester, answer, undelivered)).await;
+                        Box::pin(self.break_off(&requester, &mut answer, undelivered)).await;
                         return Some(publishing);
                     }
                 }
@@ -328,7 +327,9 @@ impl Exchanges {
                 }
                 Err(error) => {
                     let turn = answer.take_turn();
-                    Box::pin(self.fail(requester, &Failure::on_bus(&error), turn)).await;
+                    drop(answer);
+                    Box::pin(self.fail(&requester, &Failure::on_bus(&error), turn)).await;
+                    return Some(publishing);
                 }
             }
             if is_last {
@@ -395,9 +396,12 @@ impl Exchanges {
     async fn end_cancelled(
         &self,
         requester: &Requester,
+        answer: Box<Answer>,
         position: Option<&Text>,
         share: &Unsettled,
     ) -> Option<Publishing> {
+        // The parts in it have places in the line, before that of the error. The agent gets its cancel now.
+        drop(answer);
         let publishing = self.publishing(position, share);
         if publishing.is_none() {
             self.log_left(requester);

@@ -11,7 +11,7 @@ mod http;
 use ::http::StatusCode;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, code, code_of};
-use a2abus_plugin::{DecodeError, Family, Refused, Text, Unit, extension};
+use a2abus_plugin::{DecodeError, DecodeErrorKind, Family, Refused, Text, Unit, extension};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -253,6 +253,14 @@ impl Failure {
         match error.pointer() {
             "" => failure,
             pointer => failure.detail(POINTER, pointer),
+        }
+    }
+
+    /// The failure of a body that is not JSON.
+    pub(crate) fn not_json(error: &serde_json::Error) -> Self {
+        Self {
+            reason_code: DecodeErrorKind::NotJson.as_str(),
+            ..Self::new(Reason::Parse, format!("the body is not JSON: {error}"))
         }
     }
 

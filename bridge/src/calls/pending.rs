@@ -7,6 +7,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, PoisonError};
+use std::time::Instant;
 
 use a2abus_models::e2a::Fold;
 use a2abus_plugin::{Event, Text};
@@ -82,6 +83,8 @@ pub struct CallRequest {
 pub struct Progress {
     /// The E2A records, if the agent answers with any.
     pub fold: Option<Fold>,
+    /// The missing E2A record that others wait for, and since when.
+    pub missing: Option<(u64, Instant)>,
     /// Whether the end was handed over. Nothing may follow it, even from tasks that found the call earlier.
     pub is_over: bool,
     /// Why the last answer was rejected, if one was.
@@ -93,7 +96,7 @@ pub struct Progress {
 pub enum CallerMessage {
     /// A part of the answer, or why there is none, and its place among the answers to its requester.
     Part(Result<Part, CallError>, Option<Turn>),
-    /// Records arrived that wait for an earlier one.
+    /// Records wait for an earlier one.
     Waiting,
     /// The client's answer to a question of the agent.
     ClientAnswer(Bytes),
@@ -205,6 +208,20 @@ impl CallRequest {
     pub fn note_rejected(&self, why: Rejection) {
         let progress = self.progress.lock();
         progress.unwrap_or_else(PoisonError::into_inner).rejected = Some(why);
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// Notes since when which record is missing.
+    fn note_missing(&mut self) {
+        let missing = self.fold.as_ref().and_then(Fold::missing);
+        let known = self.missing.take();
+        self.missing = missing.map(|number| {
+            let known = known.filter(|(known, _)| *known == number);
+            known.unwrap_or_else(|| (number, Instant::now()))
+        });
     }
 }
 
@@ -328,6 +345,10 @@ impl PendingCalls {
         let Some(rendered) = parts(&request, &mut progress) else {
             return HandOver::Nothing;
         };
+        progress.note_missing();
+        if progress.missing.is_none() && rendered.as_ref().is_ok_and(Parts::is_empty) {
+            return HandOver::Over;
+        }
         let over = &mut progress.is_over;
         match rendered {
             Err(error) => {

@@ -13,6 +13,7 @@ use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Header, TransportError};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::timeout_at;
@@ -73,19 +74,20 @@ impl Calls {
             let from = Self::of_caller(&rules, &event_id, key, headers);
             self.outbound.route(&mut event.clone(), from, None)
         };
-        for copy in copies.map_err(|error| CallError::unroutable(&error, event))? {
-            let published = pin!(self.publisher.for_caller(&copy, || ()));
+        let copies = copies.map_err(|error| CallError::unroutable(&error, event))?;
+        // All at once, so that a destination that is down keeps no copy from the others.
+        let published = copies.iter().map(async |copy| {
+            // Pinned, so that the reason for which it waits is still known when the time is over.
+            let published = pin!(self.publisher.for_caller(copy, || ()));
             match timeout_at(deadline.into(), published).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(self.refused_by_bus(&error, &copy)),
-                Err(_) => {
-                    return Err(CallError::Timeout(Box::new(
-                        self.unpublished(timeout, event, &copy),
-                    )));
-                }
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(error)) => Err(self.refused_by_bus(&error, copy)),
+                Err(_) => Err(CallError::Timeout(Box::new(
+                    self.unpublished(timeout, event, copy),
+                ))),
             }
-        }
-        Ok(())
+        });
+        join_all(published).await.into_iter().collect()
     }
 
     fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> NoAnswer {

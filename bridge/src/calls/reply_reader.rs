@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_transports::{
-    Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
+    Consumer, Delivery, Outcome, Share, Transport as _, TransportError, TransportErrorKind,
 };
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +16,7 @@ use super::resolve::{ReadAt, Reader};
 use super::service::Calls;
 use crate::bus::Bus;
 use crate::readiness::Readiness;
-use crate::restart::{CLOSE, not_too_soon, start};
+use crate::restart::{CLOSE, not_too_soon, refused, start};
 use crate::stage;
 
 /// How often to count the partitions of the reply topic.
@@ -49,7 +50,7 @@ impl ReplyReader {
             let began = Instant::now();
             readiness.set(condition.as_str(), Ok(()));
             self.channel.set_reading(true);
-            while let Some(partitions) = self.read_all(&mut consumer, &stop).await {
+            while let Some(partitions) = self.read_all(&mut consumer, &readiness, &stop).await {
                 let moving = self.read_among(partitions, &mut consumer);
                 stop.run_until_cancelled(moving).await;
             }
@@ -63,16 +64,43 @@ impl ReplyReader {
     }
 
     /// Reads answers until the subscription ends (`None`), or until the reply topic has another number of partitions.
-    async fn read_all(&self, consumer: &mut Consumer, stop: &CancellationToken) -> Option<u32> {
+    async fn read_all(
+        &self,
+        consumer: &mut Consumer,
+        readiness: &Readiness,
+        stop: &CancellationToken,
+    ) -> Option<u32> {
         let mut resized = pin!(self.until_resized());
+        let mut watched = pin!(self.watch_share(consumer.share(), readiness));
         loop {
             tokio::select! {
                 biased;
                 delivery = consumer.recv() => self.read(delivery?),
                 () = stop.cancelled() => return None,
                 partitions = &mut resized => return Some(partitions),
+                () = &mut watched => return None,
             }
         }
+    }
+
+    /// Reports whether the cluster lets this replica read its answers. As long as it does not, no call is made. Never
+    /// ends.
+    async fn watch_share(&self, share: Option<watch::Receiver<Share>>, readiness: &Readiness) {
+        if let Some(mut share) = share {
+            loop {
+                let is_refused = *share.borrow_and_update() == Share::Refused;
+                self.channel.set_reading(!is_refused);
+                let met = match is_refused {
+                    true => Err(refused()),
+                    false => Ok(()),
+                };
+                readiness.set(self.condition(), met);
+                if share.changed().await.is_err() {
+                    break;
+                }
+            }
+        }
+        std::future::pending().await
     }
 
     /// Waits until the number of partitions of the reply topic changes. The address of an answer depends on this

@@ -82,6 +82,7 @@ pub struct Calls {
     pub(super) ended: EndedCalls,
     pub(super) cancels_lost: LogLimit,
     pub(super) bad_answers: LogLimit,
+    pub(super) gaps: LogLimit,
     /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
     pub(super) background: TaskTracker,
     pub(super) background_permits: Arc<Semaphore>,
@@ -153,6 +154,7 @@ impl Calls {
             ended: EndedCalls::new(log),
             cancels_lost: log.limit(Level::WARN, "more cancels were not published"),
             bad_answers: log.limit(Level::WARN, "more answers of agents could not be used"),
+            gaps: log.limit(Level::WARN, "more answers had missing E2A records"),
             background: TaskTracker::new(),
             background_permits: Arc::new(Semaphore::new(
                 limits.max_pending.min(Semaphore::MAX_PERMITS),

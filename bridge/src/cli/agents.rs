@@ -10,6 +10,7 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::bridge_client::request;
 use super::command::{Misuse, Status};
 use super::output::{Output, json_line, plain};
 use crate::registry::card::Card;
@@ -116,7 +117,7 @@ pub(crate) async fn run(args: AgentsArgs) -> anyhow::Result<Status> {
         } => bridge.register(&read(&card)?, name, lease).await?,
         AgentsCommand::Rm { agent, bridge } => {
             let url = bridge.agent(&agent);
-            let response = bridge.send(bridge.request(Method::DELETE, url)).await?;
+            let response = bridge.send(request(Method::DELETE, url)?).await?;
             drop(response);
             bridge.print(&serde_json::json!({ "removed": agent }), || {
                 format!("removed {agent}")
@@ -149,7 +150,7 @@ impl BridgeArgs {
             url.query_pairs_mut()
                 .append_pair("limit", &PAGE.to_string())
                 .append_pair("offset", &from.to_string());
-            let response = self.send(self.request(Method::GET, url)).await?;
+            let response = self.send(request(Method::GET, url)?).await?;
             let page: Page = response.json().await.context("the list of agents")?;
             entries.extend(page.cards);
             offset = page.next_offset;
@@ -171,9 +172,7 @@ impl BridgeArgs {
     }
 
     async fn show(&self, agent: &str) -> anyhow::Result<()> {
-        let response = self
-            .send(self.request(Method::GET, self.agent(agent)))
-            .await?;
+        let response = self.send(request(Method::GET, self.agent(agent))?).await?;
         let shown: Value = response.json().await.context("the agent")?;
         self.print(&shown, || {
             let text = |name: &str| plain(shown[name].as_str().unwrap_or("-"));
@@ -225,8 +224,7 @@ impl BridgeArgs {
                 .replace(' ', "");
             url.query_pairs_mut().append_pair("lease", &lease);
         }
-        let request = self.request(Method::PUT, url);
-        let request = request
+        let request = request(Method::PUT, url)?
             .header("content-type", "application/json")
             .body(card.to_vec());
         let receipt: Value = self
@@ -248,9 +246,7 @@ impl BridgeArgs {
 
     async fn watch(&self) -> anyhow::Result<()> {
         let url = self.path(&["a2a", "agents"]);
-        let request = self
-            .request(Method::GET, url)
-            .header("accept", "text/event-stream");
+        let request = request(Method::GET, url)?.header("accept", "text/event-stream");
         let mut response = self.send(request).await?;
         let mut read = BytesMut::new();
         while let Some(chunk) = response
@@ -309,10 +305,6 @@ impl BridgeArgs {
             path.pop_if_empty().extend(segments);
         }
         url
-    }
-
-    fn request(&self, method: Method, url: Url) -> RequestBuilder {
-        reqwest::Client::new().request(method, url)
     }
 
     /// The response, if the request succeeded.

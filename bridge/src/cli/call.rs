@@ -17,6 +17,7 @@ use crate::cli::command::{ConfigFile, Misuse, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
 use crate::config::{AsText, LogFilter};
+use crate::lines::on_one_line;
 use crate::readiness::Readiness;
 
 /// Arguments of `a2abus call`.
@@ -68,8 +69,9 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
-    // The data directory belongs to `a2abus serve`.
+    // The data directory and the replica number belong to `a2abus serve`.
     config.workflows.enabled = false;
+    config.calls.replica = None;
     let limit = args.timeout.unwrap_or(CONNECT);
     let deadline = began + limit;
     let Ok(bridge) = timeout_at(deadline.into(), Bridge::build(config)).await else {
@@ -144,7 +146,7 @@ async fn make(
     let mut failed = false;
     while let Some(part) = answer.next().await {
         let part = part?;
-        Output::new().line(&part.body)?;
+        Output::new().line(on_one_line(&part.body).trim_ascii_end())?;
         let value: Value = serde_json::from_slice(&part.body)?;
         failed |= value.get("error").is_some_and(|error| !error.is_null());
     }

@@ -39,13 +39,15 @@ mod v0_3;
 mod webhooks;
 mod work;
 
-pub(in crate::doors) use self::agents::{bad_request, refusal_of};
+pub(in crate::doors) use self::agents::{bad_request, read_body, refusal_of};
 pub(crate) use self::deliver::Deliveries;
+pub(in crate::doors) use self::follow::TaskEvents;
 pub(crate) use self::limits::Limits;
 pub(in crate::doors) use self::limits::holding;
 pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
 pub(crate) use self::shared::{A2a, LiveSettings, Settings};
+pub(in crate::doors) use self::task_methods::charge_of;
 pub(crate) use self::webhooks::{AllowedUrls, PushSettings};
 
 use std::sync::Arc;

@@ -155,7 +155,7 @@ impl Mcp {
                     let answered = async {
                         let (at, recipient) = ((path, target), post.recipient.clone());
                         let response = post::serve(&self, at, recipient, request).await;
-                        legacy::forward(response, &post.sender).await;
+                        legacy::forward(response, &post).await;
                     };
                     tokio::select! {
                         () = answered => {}
@@ -197,6 +197,7 @@ impl Mcp {
         head.headers.insert(ACCEPT, BOTH);
         let post = Post {
             sender: way.sender,
+            budget,
             recipient: legacy::recipient_of(&body),
             _room: room,
         };

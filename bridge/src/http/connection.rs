@@ -145,7 +145,7 @@ pub(super) async fn serve_connection(
     let streams = Streams::new();
     let mut watch =
         ConnectionMonitor::new(&streams, shared.connections.take(&streams), shared.bounds);
-    let from = Peer::at(peer.ip());
+    let (from, has_unsent) = (Peer::at(peer.ip()), streams.has_unsent());
     let (ending, router) = (Arc::new(shared.ending.of_connection()), &shared.router);
     let mut idle_grace = pin!(Arc::clone(&ending).idle_grace());
     let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
@@ -164,7 +164,7 @@ pub(super) async fn serve_connection(
         () = idle_grace.as_mut() => return,
         end = watch.end() => return shared.note_end(peer, &end),
     };
-    let io = TokioIo::new(Stalling::new(stream, WRITE_TIMEOUT));
+    let io = TokioIo::new(Stalling::new(stream, WRITE_TIMEOUT, has_unsent));
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut open = true;
     loop {

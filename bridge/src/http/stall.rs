@@ -9,6 +9,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -26,7 +28,7 @@ pub(super) struct Stalling<S> {
     /// Created at the first write that has to wait.
     timer: Option<Pin<Box<Sleep>>>,
     /// Whether a write has been waiting since the timer was set.
-    waiting: bool,
+    waiting: Arc<AtomicBool>,
     /// Set once the end is written: when reading ends.
     linger: Option<Pin<Box<Sleep>>>,
 }
@@ -34,12 +36,13 @@ pub(super) struct Stalling<S> {
 // === impl Stalling ===
 
 impl<S> Stalling<S> {
-    pub(super) fn new(inner: S, timeout: Duration) -> Self {
+    /// `waiting` shows while a write waits.
+    pub(super) fn new(inner: S, timeout: Duration, waiting: Arc<AtomicBool>) -> Self {
         Self {
             inner,
             timeout,
             timer: None,
-            waiting: false,
+            waiting,
             linger: None,
         }
     }
@@ -51,15 +54,14 @@ impl<S> Stalling<S> {
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waiting = false;
+            self.waiting.store(false, Ordering::Relaxed);
             return written;
         }
         let deadline = Instant::now() + self.timeout;
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        if !self.waiting {
-            self.waiting = true;
+        if !self.waiting.swap(true, Ordering::Relaxed) {
             timer.as_mut().reset(deadline);
         }
         ready!(timer.as_mut().poll(context));
@@ -140,7 +142,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_stops_reading_is_given_up() {
         let (ours, _theirs) = duplex(4);
-        let mut ours = Stalling::new(ours, TIMEOUT);
+        let mut ours = Stalling::new(ours, TIMEOUT, Arc::default());
         let start = Instant::now();
         let error = ours.write_all(b"more than four").await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -150,7 +152,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_slowly_is_served() {
         let (ours, mut theirs) = duplex(1);
-        let mut ours = Stalling::new(ours, TIMEOUT);
+        let mut ours = Stalling::new(ours, TIMEOUT, Arc::default());
         let writer = tokio::spawn(async move { ours.write_all(b"12345678").await });
         let mut read = Vec::new();
         for _ in 0..8 {
@@ -164,7 +166,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn data_after_the_end_is_read_until_the_peer_closes() {
         let (ours, mut theirs) = duplex(4);
-        let mut ours = Stalling::new(ours, TIMEOUT);
+        let mut ours = Stalling::new(ours, TIMEOUT, Arc::default());
         let closer = tokio::spawn(async move { ours.shutdown().await });
         theirs.write_all(b"more than four").await.unwrap();
         drop(theirs);
@@ -177,7 +179,10 @@ mod tests {
     async fn a_connection_is_dropped_if_the_peer_does_not_close_in_time() {
         let (ours, _theirs) = duplex(4);
         let start = Instant::now();
-        Stalling::new(ours, TIMEOUT).shutdown().await.unwrap();
+        Stalling::new(ours, TIMEOUT, Arc::default())
+            .shutdown()
+            .await
+            .unwrap();
         assert_eq!(start.elapsed(), LINGER);
     }
 }

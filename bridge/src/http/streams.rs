@@ -2,9 +2,11 @@
 //!
 //! HTTP/2 keeps a connection open as long as its peer answers pings, and leaves a response pending as long as its peer
 //! does not enlarge the window. So the bridge checks: a connection without requests is idle, and one whose peer does
-//! not read its response is stalled.
+//! not read its response is stalled. A response body ends when hyper has taken it, which may be long before the peer
+//! has it. So a connection with an unfinished write is not idle, and hyper gets a large body in pieces.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -16,7 +18,11 @@ use smallvec::SmallVec;
 
 /// The requests of one connection.
 #[derive(Debug)]
-pub(super) struct Streams(Mutex<OpenStreams>);
+pub(super) struct Streams {
+    open: Mutex<OpenStreams>,
+    /// Whether bytes for the peer wait until it has read others.
+    has_unsent: Arc<AtomicBool>,
+}
 
 #[derive(Debug)]
 struct OpenStreams {
@@ -60,22 +66,36 @@ struct ReadBody {
     streams: Arc<Streams>,
 }
 
-/// A response body that records when it is polled.
+/// A response body that records when it is polled, in pieces.
 struct WatchedBody {
     body: Body,
+    /// The rest of the last frame of the body.
+    rest: Option<Bytes>,
     stream: Stream,
 }
+
+/// The largest piece of a response body, in bytes.
+const PIECE: usize = 64 << 10;
 
 // === impl Streams ===
 
 impl Streams {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(OpenStreams {
+        let open = OpenStreams {
             next: 0,
             requests: SmallVec::new(),
             idle_since: Instant::now(),
             has_unread_body: false,
-        })))
+        };
+        Arc::new(Self {
+            open: Mutex::new(open),
+            has_unsent: Arc::default(),
+        })
+    }
+
+    /// Set while bytes for the peer wait.
+    pub(super) fn has_unsent(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_unsent)
     }
 
     pub(super) fn begin(self: &Arc<Self>) -> Stream {
@@ -97,10 +117,11 @@ impl Streams {
         self.open().next > 0
     }
 
-    /// For how long there has been no request; `None` while there is one.
+    /// For how long there has been no request; `None` while there is one, or its response is being sent.
     pub(super) fn idle_for(&self) -> Option<Duration> {
         let open = self.open();
-        open.requests.is_empty().then(|| open.idle_since.elapsed())
+        let is_idle = open.requests.is_empty() && !self.has_unsent.load(Ordering::Relaxed);
+        is_idle.then(|| open.idle_since.elapsed())
     }
 
     /// The activity of the connection, given how long it may be idle and how long a response may go unread.
@@ -112,7 +133,8 @@ impl Streams {
         let (open, now) = (self.open(), Instant::now());
         let since = |then: Instant| now.saturating_duration_since(then);
         if open.requests.is_empty() {
-            return match since(open.idle_since) >= idle_timeout {
+            let is_sending = self.has_unsent.load(Ordering::Relaxed);
+            return match !is_sending && since(open.idle_since) >= idle_timeout {
                 true => ConnectionActivity::Idle,
                 false => ConnectionActivity::Active,
             };
@@ -126,7 +148,7 @@ impl Streams {
 
     // Ignores poisoning: each change leaves the state consistent.
     fn open(&self) -> MutexGuard<'_, OpenStreams> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,7 +170,11 @@ impl Stream {
     /// The body of this request's response, which records when it is polled.
     pub(super) fn watch(self, body: Body) -> Body {
         self.touch();
-        Body::new(WatchedBody { body, stream: self })
+        Body::new(WatchedBody {
+            body,
+            rest: None,
+            stream: self,
+        })
     }
 
     fn touch(&self) {
@@ -209,23 +235,81 @@ impl HttpBody for WatchedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         self.stream.touch();
-        Pin::new(&mut self.body).poll_frame(context)
+        let mut piece = match self.rest.take() {
+            Some(rest) => rest,
+            None => match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => data,
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                ended => return Poll::Ready(ended),
+            },
+        };
+        self.rest = (piece.len() > PIECE).then(|| piece.split_off(PIECE));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let rest = self.rest.as_ref().map_or(0, |rest| rest.len() as u64);
+        let mut hint = self.body.size_hint();
+        let lower = hint.lower() + rest;
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(lower);
+        hint
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body_util::BodyExt as _;
 
     const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_connection_whose_peer_still_reads_a_response_is_not_idle() {
+        let streams = Streams::new();
+        drop(streams.begin());
+        streams.has_unsent().store(true, Ordering::Relaxed);
+        let activity = || streams.activity(Duration::ZERO, LONG);
+        assert_eq!(
+            (activity(), streams.idle_for()),
+            (ConnectionActivity::Active, None)
+        );
+        streams.has_unsent().store(false, Ordering::Relaxed);
+        assert_eq!(activity(), ConnectionActivity::Idle);
+        assert!(streams.idle_for().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_large_body_comes_in_pieces() {
+        let streams = Streams::new();
+        let whole = vec![7; 2 * PIECE + 1];
+        let mut body = streams.begin().watch(Body::from(whole.clone()));
+        let mut left = whole.len() as u64;
+        for piece in [PIECE, PIECE, 1] {
+            assert_eq!(
+                (body.size_hint().exact(), body.is_end_stream()),
+                (Some(left), false)
+            );
+            let frame = body.frame().await.unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap().len(), piece);
+            left -= piece as u64;
+        }
+        assert!(body.is_end_stream());
+        assert!(
+            streams.idle_for().is_none(),
+            "the last piece may still be sent"
+        );
+        drop(body);
+        assert!(streams.idle_for().is_some());
+    }
 
     #[test]
     fn a_connection_is_idle_once_its_last_request_is_over() {

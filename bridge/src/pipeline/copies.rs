@@ -2,31 +2,34 @@
 //!
 //! The budget of a subscription counts received messages. One message can become many copies, each with the key and the
 //! headers of the message, so these are limited as well: a message whose copies would repeat too much is refused, and
-//! no other message is read while the unconfirmed copies use too much.
+//! no other message is read while the unconfirmed copies use too much beyond the messages themselves. Messages with one
+//! copy each never reach this limit: a Kafka partition whose destination is missing must not stop the others.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use a2abus_transports::{Header, Message};
+use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::bus::outbound::Outgoing;
 
 /// Maximum number of bytes of keys and headers that the elements of one message may repeat.
 const MAX_REPEATED: usize = 4 << 20;
-/// If the copies of a binding use more bytes, no other message is read.
+/// If the copies of a binding use more bytes than this and two copies of each message, no other message is read.
 const MAX_IN_HAND: usize = 64 << 20;
 /// The overhead of a copy, in bytes.
 const COPY: usize = 1 << 10;
 
 /// The memory that the unconfirmed copies of one binding use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CopiesInHand(Arc<InHand>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct InHand {
     bytes: AtomicUsize,
+    max_bytes: usize,
     /// Tells the workers of the binding when there is room again.
     freed: Notify,
 }
@@ -41,9 +44,19 @@ pub(super) struct Weight {
 // === impl CopiesInHand ===
 
 impl CopiesInHand {
+    /// No copies, of a binding that receives up to this many messages.
+    pub(crate) fn new(budget_messages: usize) -> Self {
+        let overhead = budget_messages.saturating_mul(2 * COPY);
+        Self(Arc::new(InHand {
+            bytes: AtomicUsize::new(0),
+            max_bytes: MAX_IN_HAND.max(overhead),
+            freed: Notify::new(),
+        }))
+    }
+
     /// Whether there is room for the copies of one more message.
     pub(super) fn has_room(&self) -> bool {
-        self.0.bytes.load(Ordering::Relaxed) < MAX_IN_HAND
+        self.0.bytes.load(Ordering::Relaxed) < self.0.max_bytes
     }
 
     /// Waits for such room.
@@ -59,12 +72,16 @@ impl CopiesInHand {
         }
     }
 
-    /// Counts the copies of a message.
-    pub(super) fn hold(&self, copies: &[Outgoing]) -> Weight {
-        let weight = |copy: &Outgoing| {
-            COPY + carried(&copy.message) + copy.message.body.as_ref().map_or(0, bytes::Bytes::len)
-        };
-        let bytes = copies.iter().map(weight).sum();
+    /// Counts what the copies of a message use beyond the message, which the budget of the subscription counts.
+    pub(super) fn hold(&self, message: &Message, copies: &[Outgoing]) -> Weight {
+        let (mut bytes, mut last) = (0, message.body.as_ref());
+        for copy in copies.iter().map(|copy| &copy.message) {
+            let own = copy.body.as_ref();
+            let own = own.filter(|body| !last.is_some_and(|last| is_part_of(body, last)));
+            last = own.or(last);
+            bytes += COPY + carried(copy) + own.map_or(0, Bytes::len);
+        }
+        let bytes = bytes.saturating_sub(message.size_bytes());
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
         Weight {
             all: Arc::clone(&self.0),
@@ -76,7 +93,8 @@ impl CopiesInHand {
 impl Drop for Weight {
     fn drop(&mut self) {
         let before = self.all.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        if before >= MAX_IN_HAND && before - self.bytes < MAX_IN_HAND {
+        let max_bytes = self.all.max_bytes;
+        if before >= max_bytes && before - self.bytes < max_bytes {
             self.all.freed.notify_waiters();
         }
     }
@@ -96,10 +114,15 @@ pub(super) fn repeats_too_much(message: &Message, elements: usize) -> Option<Str
     })
 }
 
+/// Whether these bytes are in the same buffer, and so use no memory of their own.
+fn is_part_of(part: &Bytes, whole: &Bytes) -> bool {
+    let (part, whole) = (part.as_ptr_range(), whole.as_ptr_range());
+    whole.start <= part.start && part.end <= whole.end
+}
+
 /// The bytes of the key and the headers.
 fn carried(message: &Message) -> usize {
-    let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
-    let header =
-        |header: &Header| header.name.len() + header.value.as_ref().map_or(0, bytes::Bytes::len);
+    let key = message.key.as_ref().map_or(0, Bytes::len);
+    let header = |header: &Header| header.name.len() + header.value.as_ref().map_or(0, Bytes::len);
     message.headers.iter().map(header).sum::<usize>() + key
 }

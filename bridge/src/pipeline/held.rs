@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_transports::{Acknowledger, Delivery, Message, Origin, Outcome, Topic};
 
+use crate::bus::deadletter::Undelivered;
 use crate::metrics::BindingMetrics;
 
 /// A delivery that its unanswered requests hold. It is settled when the last one is done. If one is given up or dropped,
@@ -42,6 +43,17 @@ impl Held {
     pub(crate) fn position(&self) -> Option<&str> {
         let origin = self.origin.as_ref();
         origin.map(|origin| origin.position.as_str())
+    }
+
+    /// The message, for its dead letter or for the report that it is dropped.
+    pub(crate) fn undelivered(&self) -> Undelivered<'_> {
+        Undelivered {
+            message: &self.message,
+            topic: &self.topic,
+            origin: self.origin.as_ref(),
+            agent: None,
+            call: None,
+        }
     }
 
     /// Whether this bridge still has to answer it.

@@ -17,7 +17,7 @@ use crate::bridge::BindingService;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
-use crate::restart::{CLOSE, not_too_soon, start};
+use crate::restart::{CLOSE, not_too_soon, refused, start};
 
 /// The cause until the partitions of a binding are assigned.
 const WAITING: &str = "waiting for partitions";
@@ -161,8 +161,8 @@ impl Runner {
     }
 
     /// Marks the binding as ready once it has its partitions, and as degraded while it waits for them for longer than
-    /// [`PATIENCE`]: other parts of the process work. It is not ready if the cluster refuses it a permission from the
-    /// start. Never ends.
+    /// [`PATIENCE`]: other parts of the process work. It is not ready while the cluster refuses it a permission. Never
+    /// ends.
     async fn watch_share(&self, share: Option<watch::Receiver<Share>>, readiness: &Readiness) {
         let condition = self.condition();
         match share {
@@ -215,31 +215,34 @@ async fn watch_share(
     condition: &str,
     readiness: &Readiness,
 ) {
-    let is_assigned = |share: &Share| *share == Share::Assigned;
-    let mut has_been_assigned = false;
+    let mut is_late = false;
     loop {
-        let assigned = timeout(PATIENCE, share.wait_for(is_assigned)).await;
-        let is_late = match assigned.map(|assigned| assigned.is_ok()) {
-            Ok(true) => false,
-            // The reader has ended.
-            Ok(false) => return,
-            Err(_) => true,
-        };
-        if is_late && (has_been_assigned || *share.borrow() == Share::Waiting) {
-            tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died");
-            readiness.set(condition, Ok(()));
-            readiness.degraded(condition, WAITING.to_owned());
-        }
-        if is_late {
-            if share.wait_for(is_assigned).await.is_err() {
-                return;
+        let now = *share.borrow_and_update();
+        match now {
+            Share::Waiting => match timeout(PATIENCE, share.changed()).await {
+                Ok(Ok(())) => continue,
+                // The reader has ended.
+                Ok(Err(_)) => return,
+                Err(_) => {
+                    is_late = true;
+                    tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died");
+                    readiness.set(condition, Ok(()));
+                    readiness.degraded(condition, WAITING.to_owned());
+                }
+            },
+            Share::Refused => {
+                readiness.restored(condition);
+                readiness.set(condition, Err(refused()));
             }
-            tracing::info!(binding = %name, "partitions are assigned: the binding is read");
-            readiness.restored(condition);
+            Share::Assigned => {
+                if std::mem::take(&mut is_late) {
+                    tracing::info!(binding = %name, "partitions are assigned: the binding is read");
+                }
+                readiness.restored(condition);
+                readiness.set(condition, Ok(()));
+            }
         }
-        readiness.set(condition, Ok(()));
-        has_been_assigned = true;
-        if share.wait_for(|share| !is_assigned(share)).await.is_err() {
+        if share.changed().await.is_err() {
             return;
         }
     }
@@ -281,8 +284,14 @@ mod tests {
         assert_eq!(report(), (true, 0));
         become_(Share::Waiting, soon).await;
         assert_eq!(report(), (true, 0), "a rebalance is short");
-        become_(Share::Refused, late).await;
-        assert_eq!(report(), (true, 1));
+        become_(Share::Refused, soon).await;
+        assert_eq!(report(), (false, 0), "it can no longer read");
+        become_(Share::Assigned, soon).await;
+        assert_eq!(report(), (true, 0));
+        become_(Share::Waiting, late).await;
+        assert_eq!(report(), (true, 1), "others work");
+        become_(Share::Refused, soon).await;
+        assert_eq!(report(), (false, 0));
         become_(Share::Assigned, soon).await;
         assert_eq!(report(), (true, 0));
         become_(Share::Waiting, soon).await;

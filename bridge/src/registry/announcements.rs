@@ -100,7 +100,8 @@ impl Announcements {
         let name = self
             .admitted(document, claim)
             .map_err(AnnouncementError::Invalid)?;
-        if self.is_full(self.max_agents) && self.live(name.as_str()).is_none() {
+        let was_live = self.live(name.as_str()).is_some();
+        if !was_live && self.is_full(self.max_agents) {
             return Err(AnnouncementError::Full(self.max_agents));
         }
         let transport = claim.origin.transport.as_ref();
@@ -113,8 +114,8 @@ impl Announcements {
         })
         .await?;
         // Other agents may have been announced at the same time. Removing this one is better than displacing an earlier
-        // agent.
-        if self.is_full(self.max_agents + 1) {
+        // agent, unless it is one itself.
+        if !was_live && self.is_full(self.max_agents + 1) {
             self.store(name.as_str(), |_| Ok(None)).await?;
             return Err(AnnouncementError::Full(self.max_agents));
         }

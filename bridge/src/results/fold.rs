@@ -293,6 +293,14 @@ impl Fold for ResultFold {
             Entry::Over | Entry::Passed => true,
         }
     }
+
+    /// The keys of requests and of ended sessions are kept. Those of calls and messages are used only once.
+    fn forgets_key(&self, entry: &Entry) -> bool {
+        match entry {
+            Entry::Key(_) | Entry::Subscribed(_) | Entry::Over => false,
+            Entry::Call(_) | Entry::Passed => true,
+        }
+    }
 }
 
 // === impl Entry ===
@@ -305,9 +313,7 @@ impl Entry {
             Self::Key(_) | Self::Subscribed(_) | Self::Over | Self::Passed => None,
         }
     }
-}
 
-impl Entry {
     /// The entry as a subscription, if it is one.
     pub(crate) fn subscription(&self) -> Option<&Subscription> {
         match self {

@@ -8,14 +8,16 @@
 //! It follows only calls whose answer can still be requested: calls of tasks, calls with an idempotency key, and calls
 //! of MCP clients that can resume a stream. The replica of a call gets some time to receive an answer itself. If both
 //! receive it, nothing is duplicated: each part has a number, and the folds of tasks and of answers apply each number
-//! once. Source: docs/design.md §2.
+//! once. The number of a part of an E2A answer with a missing record depends on how long a replica waits for that
+//! record, so a follower drops such an answer. Source: docs/design.md §2.
 
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::Text;
+use a2abus_models::e2a::Fold;
+use a2abus_plugin::{Limits, Text};
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
 };
@@ -80,6 +82,8 @@ struct AnswerBuffer {
     renewed: (usize, Instant),
     /// Whether the answer was taken over.
     is_adopted: bool,
+    /// The missing E2A record that others wait for, and since when.
+    missing: Option<(u64, Instant)>,
     /// Whether parts were dropped, which makes later parts useless.
     is_incomplete: bool,
 }
@@ -126,6 +130,10 @@ struct RecordingResult {
 const GRACE: Duration = Duration::from_secs(3);
 /// How much the clocks of replicas may differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
+/// How long E2A records may wait for a missing one. The replica of the call waits longer, and then goes on without it.
+const MISSING: Duration = Duration::from_secs(1);
+/// How often to count the partitions of the reply topic.
+const RECOUNT_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait for the record of a call after its answer.
 const UNKNOWN: Duration = Duration::from_secs(10);
 /// How often the buffered answers are checked.
@@ -148,19 +156,19 @@ impl Follower {
     pub(crate) async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
         let condition = self.condition();
         while !stop.is_cancelled() {
-            let Some(mut consumer) =
+            let Some((mut consumer, partitions)) =
                 start(&condition, &readiness, &stop, || self.subscribe()).await
             else {
                 return;
             };
-            consumer.assigned().await;
+            stop.run_until_cancelled(consumer.assigned()).await;
             let began = Instant::now();
             match self.results.end().await {
                 Ok(end) => {
                     readiness.set(condition.as_str(), Ok(()));
                     // This replica can do its own work without it.
                     readiness.optional(condition.as_str());
-                    self.read_all(&mut consumer, end, &stop).await;
+                    self.read_all((&mut consumer, partitions), end, &stop).await;
                 }
                 Err(error) => {
                     tracing::warn!(transport = %self.bus.name.text(), %error, "answers to calls of other replicas are not read yet");
@@ -174,9 +182,12 @@ impl Follower {
         }
     }
 
-    async fn subscribe(&self) -> Result<Consumer, TransportError> {
+    /// A subscription, and how many partitions the reply topic had before it began.
+    async fn subscribe(&self) -> Result<(Consumer, Option<u32>), TransportError> {
+        let mut count = None;
         if let Some((topic, partitions)) = self.channel.required_topic() {
             self.bus.transport.ensure_topic(topic, partitions).await?;
+            count = Some(self.bus.transport.partitions(topic).await?);
         }
         let subscription = self
             .calls
@@ -185,10 +196,27 @@ impl Follower {
             .map_err(|error| {
                 TransportError::new(TransportErrorKind::BadConfig, error.to_string())
             })?;
-        self.bus.transport.subscribe(subscription).await
+        let consumer = self.bus.transport.subscribe(subscription).await?;
+        Ok((consumer, count))
     }
 
-    async fn read_all(&self, consumer: &mut Consumer, began: Cursor, stop: &CancellationToken) {
+    /// Waits until the reply topic has another number of partitions. A subscription reads only those that existed when
+    /// it began.
+    async fn until_resized(&self, partitions: Option<u32>) {
+        match (self.channel.required_topic(), partitions) {
+            (Some((topic, _)), Some(partitions)) => {
+                until_other(partitions, || self.bus.transport.partitions(topic)).await;
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    async fn read_all(
+        &self,
+        (consumer, partitions): (&mut Consumer, Option<u32>),
+        began: Cursor,
+        stop: &CancellationToken,
+    ) {
         let mut reading = SubscriptionState {
             buffers: HashMap::new(),
             bytes: 0,
@@ -196,6 +224,7 @@ impl Follower {
         };
         // After a lost part, later parts would get wrong numbers.
         let mut lost = pin!(consumer.lost());
+        let mut resized = pin!(self.until_resized(partitions));
         // A slow log must not stop the reading, because unread messages could be lost.
         let mut recording = FuturesUnordered::new();
         let mut checks = interval(CHECK_INTERVAL);
@@ -205,6 +234,8 @@ impl Follower {
                 biased;
                 () = &mut lost => return self.missed(&reading),
                 () = stop.cancelled() => return,
+                // Until the next subscription, parts may arrive in a new partition.
+                () = &mut resized => return self.missed(&reading),
                 _ = checks.tick() => {
                     let room = MAX_CONCURRENT - recording.len();
                     recording.extend(self.check_calls(&mut reading, room));
@@ -314,11 +345,11 @@ impl Follower {
         if !self.follows(call, &opened, began.has_passed(at)) {
             return DueAction::End;
         }
+        self.render(call, buffer, &opened);
         let is_late = opened.time_left().is_zero();
         if buffer.is_incomplete {
             return DueAction::end_if(is_late);
         }
-        self.render(call, buffer, &opened);
         let key = opened.key.clone();
         let key = key.filter(|key| !self.results.is_settled(key));
         let has_key = key.is_some();
@@ -375,7 +406,7 @@ impl Follower {
     /// Renders messages into parts, like the replica of the call.
     fn render(&self, call: CallId, buffer: &mut AnswerBuffer, opened: &OpenedCall) {
         let limits = self.calls.rules().limits;
-        let request_of = buffer
+        buffer
             .request_of
             .get_or_insert_with(|| request_of(call, opened));
         for (token, unit) in std::mem::take(&mut buffer.messages) {
@@ -392,14 +423,15 @@ impl Follower {
                 }
                 continue;
             }
-            let is_over = buffer.parts.last().is_some_and(|part| part.last);
-            if is_over || unit.is_request() {
-                continue;
-            }
-            let fold = &mut buffer.progress.fold;
-            if let Ok(parts) = render::parts_of(request_of, fold, &unit, &limits) {
-                buffer.parts.extend(parts);
-            }
+            buffer.render(&unit, &limits);
+        }
+        if !buffer.lacks_record(Instant::now()) {
+            return;
+        }
+        buffer.discard();
+        self.metrics.followed_lost.inc();
+        if let Some(suppressed) = self.lost.allow() {
+            tracing::warn!(%call, suppressed, "the answer to a call of another replica is no longer followed: an E2A record is missing");
         }
     }
 
@@ -511,6 +543,7 @@ impl Default for AnswerBuffer {
             is_being_recorded: false,
             renewed: (0, now),
             is_adopted: false,
+            missing: None,
             is_incomplete: false,
         }
     }
@@ -524,6 +557,27 @@ impl AnswerBuffer {
         self.last = Instant::now();
         self.messages.push((token, unit));
         bytes
+    }
+
+    /// Renders a message into parts.
+    fn render(&mut self, unit: &AnswerUnit, limits: &Limits) {
+        let is_usable = !self.is_whole() && !unit.is_request();
+        let request = self.request_of.as_ref().filter(|_| is_usable);
+        let fold = &mut self.progress.fold;
+        let parts = request.map(|request| render::parts_of(request, fold, unit, limits));
+        match parts {
+            Some(Ok(parts)) => self.parts.extend(parts),
+            Some(Err(_)) | None => self.bytes = self.bytes.saturating_sub(bytes_of(unit)),
+        }
+        let number = self.progress.fold.as_ref().and_then(Fold::missing);
+        let known = self.missing.filter(|(known, _)| Some(*known) == number);
+        self.missing = number.map(|number| known.unwrap_or_else(|| (number, Instant::now())));
+    }
+
+    /// Whether records have waited too long for a missing one.
+    fn lacks_record(&self, now: Instant) -> bool {
+        self.missing
+            .is_some_and(|(_, since)| now >= since + MISSING)
     }
 
     /// How many parts have arrived.
@@ -563,6 +617,8 @@ impl AnswerBuffer {
     /// Drops everything buffered, and everything that arrives later.
     fn discard(&mut self) {
         self.is_incomplete = true;
+        self.progress = Progress::default();
+        self.missing = None;
         self.messages = Vec::new();
         self.parts = Vec::new();
         self.bytes = 0;
@@ -597,9 +653,38 @@ fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
     }
 }
 
+/// Waits until a count is another one.
+async fn until_other<F: Future<Output = Result<u32, TransportError>>>(
+    known: u32,
+    count: impl Fn() -> F,
+) {
+    loop {
+        tokio::time::sleep(RECOUNT_EVERY).await;
+        // On an error, the number is unknown: try again later.
+        if count().await.is_ok_and(|count| count != known) {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+    use crate::calls::answer_unit;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_subscription_lasts_until_the_topic_has_another_number_of_partitions() {
+        let unknown = TransportError::new(TransportErrorKind::Disconnected, "count");
+        let counts = RefCell::new(vec![Ok(4), Ok(3), Err(unknown), Ok(3)]);
+        until_other(3, || {
+            let count = counts.borrow_mut().pop().unwrap();
+            std::future::ready(count)
+        })
+        .await;
+        assert!(counts.borrow().is_empty());
+    }
 
     #[test]
     fn a_client_can_come_back_once_it_may_have_an_event_id() {
@@ -613,5 +698,53 @@ mod tests {
         assert!(knows_event_id(&opened, now));
         let earlier = now.checked_sub(Duration::from_secs(10)).unwrap();
         assert!(!knows_event_id(&opened, earlier));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_dropped_if_one_of_its_records_does_not_come() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let mut buffer = AnswerBuffer {
+            request_of: Some(request_of(call, &OpenedCall::sample())),
+            ..AnswerBuffer::default()
+        };
+        let limits = Limits::default();
+        let mut add = |sequence: usize| {
+            let record = format!(
+                r#"{{"protocol_version":"1.0","response_id":"r{sequence}","request_id":"{call}","sequence":{sequence},"is_final":false,"status":"in_progress","response_kind":"e2a.chunk","body":{{"delta_kind":"text","delta":"x"}}}}"#
+            );
+            for unit in answer_unit::units(&record.into(), None, &limits) {
+                buffer.bytes += bytes_of(&unit);
+                buffer.render(&unit, &limits);
+            }
+            let now = Instant::now();
+            let lacks = [now, now + MISSING].map(|now| buffer.lacks_record(now));
+            (buffer.count(), lacks)
+        };
+        assert_eq!(add(0), (1, [false, false]));
+        assert_eq!(add(2), (1, [false, true]));
+        assert_eq!(add(1), (3, [false, false]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_are_ignored_use_no_memory() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let mut buffer = AnswerBuffer {
+            request_of: Some(request_of(call, &OpenedCall::sample())),
+            ..AnswerBuffer::default()
+        };
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":1}}"#);
+        let limits = Limits::default();
+        let mut used = Vec::new();
+        for _ in 0..2 {
+            for unit in answer_unit::units(&answer.clone().into(), None, &limits) {
+                buffer.take(None, unit);
+            }
+            for (_, unit) in std::mem::take(&mut buffer.messages) {
+                buffer.render(&unit, &limits);
+            }
+            used.push(buffer.bytes);
+        }
+        assert_eq!(buffer.count(), 1);
+        assert_eq!(used[0], used[1]);
     }
 }

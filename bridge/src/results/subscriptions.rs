@@ -8,9 +8,9 @@ use a2abus_plugin::Text;
 
 use super::fold::{Entry, Event};
 use super::resources::{RESOURCE, SUBSCRIPTION, Subscription, UpdateSource, containing};
-use super::{LATEST, Results, digest_of};
+use super::{Results, digest_of, is_over};
 use crate::clock;
-use crate::state::{ATTENDED, Entries, StateError, body};
+use crate::state::{ATTENDED, Entries, LATEST, StateError, body};
 
 // === impl Results ===
 
@@ -42,10 +42,17 @@ impl Results {
         Ok(self.is_subscribed(subscription))
     }
 
+    /// Whether this subscription is recorded.
+    pub(crate) fn has_subscription(&self, subscription: &Subscription) -> bool {
+        let key = key_of_subscription(subscription);
+        self.view
+            .read(|entries| matches!(entries.get(&key), Some(Entry::Subscribed(_))))
+    }
+
     /// The subscriptions of a session that has not ended.
     pub(crate) fn subscriptions_of(&self, session: &str) -> Vec<Subscription> {
         self.view.read(|entries| {
-            if matches!(entries.get(session), Some(Entry::Over)) {
+            if is_over(entries, session) {
                 return Vec::new();
             }
             let entries = entries.group(session);
@@ -128,10 +135,8 @@ fn at_agent<'a>(
 ) -> impl Iterator<Item = &'a Subscription> {
     let all = entries.group(agent);
     let all = all.filter_map(|(_, entry)| entry.subscription());
-    all.filter(move |it| *it.agent == *agent).filter(|it| {
-        let session = entries.get(&it.subscriber);
-        !matches!(session, Some(Entry::Over))
-    })
+    all.filter(move |it| *it.agent == *agent)
+        .filter(move |it| !is_over(entries, &it.subscriber))
 }
 
 /// The log key of a subscription.

@@ -322,36 +322,40 @@ impl Writer {
             let written = self
                 .file
                 .run(|database| write(database, kind, next, now, &appends));
-            if written.is_ok() {
-                self.next += u64::try_from(appends.len()).unwrap_or(0);
+            if let Ok(first) = &written {
+                self.next = first + u64::try_from(appends.len()).unwrap_or(0);
                 self.end.send_replace(self.next);
             }
-            for (offset, append) in (next..).zip(appends) {
-                let position = Position {
+            for (index, append) in (0_u64..).zip(appends) {
+                let position = written.clone().map(|first| Position {
                     partition: 0,
-                    offset,
-                };
+                    offset: first + index,
+                });
                 // The caller may have stopped waiting.
-                let _ = append.answer.send(written.clone().map(|()| position));
+                let _ = append.answer.send(position);
             }
         }
     }
 }
 
-/// Stores records, and removes records that are replaced or too old.
+/// Stores records from the offset `next` on, and removes records that are replaced or too old. Returns the offset of
+/// the first one that it has stored.
 fn write(
     database: &Database,
     kind: Kind,
     next: u64,
     now: u64,
     appends: &[Append],
-) -> Result<(), Error> {
+) -> Result<u64, Error> {
     // Without a commit, it changes nothing.
     let transaction = database.begin_write()?;
-    {
+    let first = {
         let mut records = transaction.open_table(RECORDS)?;
         let mut latest = transaction.open_table(LATEST)?;
-        let mut end = next;
+        let mut meta = transaction.open_table(META)?;
+        // A commit that has failed may be on the disk. Its records keep their offsets.
+        let first = meta.get(NEXT)?.map_or(0, |stored| stored.value()).max(next);
+        let mut end = first;
         for append in appends {
             let bytes = encode(now, &append.key, append.body.as_deref());
             records.insert(end, bytes.as_slice())?;
@@ -383,9 +387,11 @@ fn write(
                 records.remove(offset)?;
             }
         }
-        transaction.open_table(META)?.insert(NEXT, end)?;
-    }
-    Ok(transaction.commit()?)
+        meta.insert(NEXT, end)?;
+        first
+    };
+    transaction.commit()?;
+    Ok(first)
 }
 
 /// Time (8 bytes), length of the key (2), the key, whether there is a body (1), the body. Numbers are big-endian.
@@ -415,4 +421,29 @@ fn decode(offset: u64, bytes: &[u8]) -> Option<Record> {
         time: u64::from_be_bytes(*time),
         body: (*has_body == 1).then(|| Bytes::copy_from_slice(body)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The writer does not know about the records of a commit that has failed after it was written.
+    #[test]
+    fn an_offset_is_used_once_although_a_commit_seemed_to_fail() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = open_file(&directory.path().join("test.redb")).unwrap();
+        let next = prepare(&database).unwrap();
+        let appends = |key: &str| {
+            let (answer, _) = oneshot::channel();
+            let (key, body) = (Text::from(key), None);
+            [Append { key, body, answer }]
+        };
+        for (offset, key) in (0..).zip(["written", "next"]) {
+            let first = write(&database, Kind::Latest, next, 1, &appends(key)).unwrap();
+            assert_eq!(first, offset, "{key}");
+        }
+        let records = after(&database, 0).unwrap().records;
+        let keys: Vec<&str> = records.iter().map(|record| record.key.as_str()).collect();
+        assert_eq!(keys, ["written", "next"]);
+    }
 }

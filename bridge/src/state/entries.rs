@@ -1,7 +1,7 @@
 //! The entries of a view: one per key, bounded in bytes and age.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 
 use a2abus_plugin::Text;
 
@@ -11,7 +11,7 @@ use crate::clock;
 
 /// The approximate overhead of an entry, besides its key and content.
 const ENTRY_BYTES: usize = 192;
-/// How many ends of removed keys may remain before they are dropped.
+/// How many ends of removed keys, and ended keys of removed entries, may remain before they are dropped.
 const SPARE_ENDS: usize = 1024;
 /// The overhead of a key whose entry was removed for lack of room.
 const FORGOTTEN_BYTES: usize = 120;
@@ -51,6 +51,15 @@ struct StoredEntry<E> {
     end: u64,
 }
 
+/// What was removed for lack of room.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Removed {
+    /// Entries.
+    pub(super) entries: u64,
+    /// Keys of entries that were removed before. Their records begin new entries.
+    pub(super) keys: u64,
+}
+
 // === impl Entries ===
 
 impl<E> Entries<E> {
@@ -70,6 +79,11 @@ impl<E> Entries<E> {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &E)> {
         let stored = self.stored.iter();
         stored.filter_map(|(key, stored)| Some((&**key, stored.entry.as_ref()?)))
+    }
+
+    /// Whether the entry of a key was removed for lack of room, and its key is kept.
+    pub(crate) fn is_forgotten(&self, key: &str) -> bool {
+        self.forgotten.contains_key(key)
     }
 
     /// The number of entries.
@@ -181,10 +195,9 @@ impl<E> Entries<E> {
         Some(stored)
     }
 
-    /// Removes ended entries, in the order in which they ended, until the rest takes at most `limit` bytes. Returns how
-    /// many it removed.
-    pub(super) fn make_room(&mut self, limit: usize) -> u64 {
-        let mut forgotten = 0;
+    /// Removes ended entries, in the order in which they ended, until the rest takes at most `limit` bytes.
+    pub(super) fn make_room<F: Fold<Entry = E>>(&mut self, fold: &F, limit: usize) -> Removed {
+        let mut removed = Removed::default();
         while self.bytes > limit {
             let Some(key) = self.ended.pop_front() else {
                 break;
@@ -192,22 +205,27 @@ impl<E> Entries<E> {
             if !self.stored.get(&key).is_some_and(|stored| stored.has_ended) {
                 continue;
             }
-            if let Some(stored) = self.remove(&key) {
-                let bytes = FORGOTTEN_BYTES + key.len();
-                self.bytes += bytes;
-                self.forgotten_bytes += bytes;
-                // It remains in `ends`, so `expire` removes this too.
-                self.forgotten.insert(key.clone(), stored.end);
-                self.forgotten_keys.push_back(key);
-                forgotten += 1;
+            let Some(stored) = self.remove(&key) else {
+                continue;
+            };
+            removed.entries += 1;
+            let entry = stored.entry.as_ref();
+            if entry.is_some_and(|entry| fold.forgets_key(entry)) {
+                continue;
             }
+            let bytes = FORGOTTEN_BYTES + key.len();
+            self.bytes += bytes;
+            self.forgotten_bytes += bytes;
+            // It remains in `ends`, so `expire` removes this too.
+            self.forgotten.insert(key.clone(), stored.end);
+            self.forgotten_keys.push_back(key);
             while self.forgotten_bytes > limit / FORGOTTEN_PART
                 && let Some(oldest) = self.forgotten_keys.pop_front()
             {
-                self.release_forgotten(&oldest);
+                removed.keys += u64::from(self.release_forgotten(&oldest));
             }
         }
-        forgotten
+        removed
     }
 
     /// Forgets a key altogether; false if it was not forgotten.
@@ -242,7 +260,24 @@ impl<E> Entries<E> {
                 None => {}
             }
         }
+        self.trim_ended();
         unfinished
+    }
+
+    /// Drops ended keys whose entries were removed, from the front of their order, and everywhere once they are the
+    /// majority.
+    fn trim_ended(&mut self) {
+        let stored = &self.stored;
+        let has_ended = |key: &Text| stored.get(key).is_some_and(|stored| stored.has_ended);
+        while self.ended.front().is_some_and(|key| !has_ended(key)) {
+            self.ended.pop_front();
+        }
+        if self.ended.len() > 2 * stored.len() + SPARE_ENDS {
+            // A key is in the order once for each time that its entry has ended.
+            let mut known = HashSet::new();
+            self.ended
+                .retain(|key| has_ended(key) && known.insert(key.clone()));
+        }
     }
 
     /// Drops keys that have expired from the front of their order.
@@ -342,7 +377,7 @@ mod tests {
 
     #[test]
     fn removed_keys_leave_room_for_entries() {
-        let (mut entries, limit) = (Entries::default(), 100_000);
+        let (mut entries, limit, mut released) = (Entries::default(), 100_000, 0);
         let kind = Kind::Events {
             life: Duration::from_secs(3_600),
             max_life: Duration::from_secs(7_200),
@@ -358,9 +393,12 @@ mod tests {
         };
         for number in 0..10_000 {
             entries.apply(&Last { has_ended: true }, kind, &record(number));
-            entries.make_room(limit);
+            let removed = entries.make_room(&Last { has_ended: true }, limit);
+            released += removed.keys;
             assert!(entries.bytes() <= limit);
         }
+        let kept = entries.forgotten.len() as u64;
+        assert_eq!(released, 10_000 - entries.len() as u64 - kept);
         assert!(entries.len() > 200, "{} entries", entries.len());
         // A key that was removed a moment ago stays removed.
         let last_removed = 10_000 - entries.len() as u64 - 1;
@@ -369,6 +407,86 @@ mod tests {
         entries.expire(10_000_000);
         assert_eq!((entries.len(), entries.bytes()), (0, 0));
         assert!(entries.forgotten_keys.is_empty());
+    }
+
+    /// Keeps the last body. An entry with an empty one may be removed together with its key.
+    struct Kept;
+
+    impl Fold for Kept {
+        type Entry = Bytes;
+
+        fn apply(&self, entry: &mut Option<Bytes>, record: &Record) -> Applied {
+            Last { has_ended: true }.apply(entry, record)
+        }
+
+        fn size_bytes(&self, entry: &Bytes) -> usize {
+            entry.len()
+        }
+
+        fn has_ended(&self, _: &Bytes) -> bool {
+            true
+        }
+
+        fn forgets_key(&self, entry: &Bytes) -> bool {
+            entry.is_empty()
+        }
+    }
+
+    #[test]
+    fn a_key_that_may_be_forgotten_displaces_no_other() {
+        let kind = Kind::Events {
+            life: Duration::from_secs(3_600),
+            max_life: Duration::from_secs(7_200),
+        };
+        let (mut entries, limit) = (Entries::default(), 100_000);
+        let mut add = |number: u64, body: &'static [u8]| {
+            let record = Record {
+                key: Text::from(format!("key-{number}")),
+                position: Position {
+                    partition: 0,
+                    offset: number,
+                },
+                time: number,
+                body: Some(Bytes::from_static(body)),
+            };
+            entries.apply(&Kept, kind, &record);
+            entries.make_room(&Kept, limit).keys
+        };
+        add(0, b"{}");
+        let released: u64 = (1..10_000).map(|number| add(number, b"")).sum();
+        assert_eq!(released, 0);
+        assert!(entries.get("key-0").is_none());
+        assert!(entries.is_forgotten("key-0") && !entries.is_forgotten("key-1"));
+    }
+
+    #[test]
+    fn ended_keys_do_not_outlive_their_entries() {
+        let (fold, life) = (Last { has_ended: true }, Duration::from_millis(100));
+        let mut entries = Entries::default();
+        let mut add = |key: &str, time: u64, life: Duration| {
+            let max_life = life;
+            let kind = Kind::Events { life, max_life };
+            let record = Record {
+                key: Text::from(key),
+                position: Position {
+                    partition: 0,
+                    offset: time,
+                },
+                time,
+                body: Some(Bytes::from_static(b"{}")),
+            };
+            entries.apply(&fold, kind, &record);
+            entries.expire(time);
+            entries.ended.len()
+        };
+        add("first", 0, life);
+        assert_eq!(add("second", 1_000, life), 1);
+        // An entry that stays does not keep the others in the order.
+        add("stays", 2_000, Duration::from_secs(3_600));
+        for number in 0..10_000 {
+            let ended = add(&format!("key-{number}"), 3_000 + number, life);
+            assert!(ended <= SPARE_ENDS + 300, "{ended}");
+        }
     }
 
     #[test]

@@ -21,9 +21,15 @@ pub trait Fold: Send + Sync + 'static {
     /// The approximate size of an entry in memory, in bytes.
     fn size_bytes(&self, entry: &Self::Entry) -> usize;
 
-    /// Whether no record can change this entry any more. Such entries are removed when memory is needed, in the order
-    /// in which they ended; later records of their keys change nothing.
+    /// Whether the entry may be removed when memory is needed; later records of its key then change nothing. The
+    /// entries that ended first are removed first.
     fn has_ended(&self, _entry: &Self::Entry) -> bool {
+        false
+    }
+
+    /// Whether an ended entry may be removed together with its key, because later records of the key do no harm. All
+    /// other keys are kept, and take memory.
+    fn forgets_key(&self, _entry: &Self::Entry) -> bool {
         false
     }
 

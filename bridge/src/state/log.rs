@@ -20,6 +20,8 @@ pub const MAX_KEY_BYTES: usize = 512;
 
 /// How long a caller waits until its record is stored and read back.
 pub(crate) const ATTENDED: Duration = Duration::from_secs(10);
+/// How long to wait for the records of other replicas.
+pub(crate) const LATEST: Duration = Duration::from_secs(5);
 /// How long a caller waits for the log when its answer is known or its time is up.
 pub(crate) const STORED: Duration = Duration::from_secs(2);
 /// How long a record may take that no caller waits for: longer than any bus tries to store it.
@@ -296,6 +298,29 @@ impl StateError {
             | Self::Disk { .. } => true,
         }
     }
+
+    /// Whether the record may be stored although the append failed.
+    #[must_use]
+    pub fn is_uncertain(&self) -> bool {
+        match self {
+            Self::NotStored { .. } | Self::NotApplied { .. } => true,
+            Self::Bus { error, .. } => matches!(
+                error.kind(),
+                TransportErrorKind::TimedOut
+                    | TransportErrorKind::Closed
+                    | TransportErrorKind::Fatal
+            ),
+            // Whether the disk stored it is known only when the disk works again.
+            Self::Disk { .. } => true,
+            Self::BadKey(_)
+            | Self::Full { .. }
+            | Self::Unread { .. }
+            | Self::Behind { .. }
+            | Self::Overtaken { .. }
+            | Self::NotSealed { .. }
+            | Self::Closed(_) => false,
+        }
+    }
 }
 
 // === impl Position ===
@@ -413,33 +438,6 @@ impl Reader {
     /// The next records; `None` once the log is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Batch> {
         self.batches.recv().await
-    }
-}
-
-// === impl StateError ===
-
-impl StateError {
-    /// Whether the record may be stored although the append failed.
-    #[must_use]
-    pub fn is_uncertain(&self) -> bool {
-        match self {
-            Self::NotStored { .. } | Self::NotApplied { .. } => true,
-            Self::Bus { error, .. } => matches!(
-                error.kind(),
-                TransportErrorKind::TimedOut
-                    | TransportErrorKind::Closed
-                    | TransportErrorKind::Fatal
-            ),
-            // Whether the disk stored it is known only when the disk works again.
-            Self::Disk { .. } => true,
-            Self::BadKey(_)
-            | Self::Full { .. }
-            | Self::Unread { .. }
-            | Self::Behind { .. }
-            | Self::Overtaken { .. }
-            | Self::NotSealed { .. }
-            | Self::Closed(_) => false,
-        }
     }
 }
 

@@ -87,6 +87,8 @@ struct State<E> {
     progress: Progress,
     /// How many of the unknown records have been logged.
     reported: u64,
+    /// How many keys of removed entries were removed, too, since the last report.
+    released: u64,
     /// Whether the log answers queries for its end.
     answers: Check,
     /// Whether its new records are read.
@@ -520,7 +522,10 @@ impl<F: Fold> Shared<F> {
             }
         }
         if matches!(kind, Kind::Events { .. }) {
-            state.progress.forgotten += state.entries.make_room(self.options.memory_bytes);
+            let limit = self.options.memory_bytes;
+            let removed = state.entries.make_room(&self.fold, limit);
+            state.progress.forgotten += removed.entries;
+            state.released += removed.keys;
         }
         state.progress.entries = state.entries.len();
         state.progress.bytes = state.entries.bytes();
@@ -634,17 +639,27 @@ impl<F: Fold> Shared<F> {
         true
     }
 
-    /// Logs how many records were not understood since the last report.
+    /// Logs how many records were not understood, and how many keys were removed, since the last report.
     fn report(&self) {
-        let mut state = self.state_mut();
-        let more = state.progress.unknown - state.reported;
-        if more > 0 {
+        let (more, released) = {
+            let mut state = self.state_mut();
+            let more = state.progress.unknown - state.reported;
             state.reported = state.progress.unknown;
-            let state = self.log.spec().name;
+            (more, std::mem::take(&mut state.released))
+        };
+        let state = self.log.spec().name;
+        if more > 0 {
             tracing::warn!(
                 state,
                 records = more,
                 "unreadable records of the state were skipped: another version of the bridge, or another program, wrote them"
+            );
+        }
+        if released > 0 {
+            tracing::warn!(
+                state,
+                keys = released,
+                "keys of removed entries were removed, too, because they took more than a quarter of state.memory: a request with such an Idempotency-Key is executed again"
             );
         }
     }
@@ -702,6 +717,7 @@ impl<E> State<E> {
             waiting: Some(BTreeMap::new()),
             progress: Progress::default(),
             reported: 0,
+            released: 0,
             answers: Check::default(),
             reads: Check::default(),
             unwritten_at: None,

@@ -157,6 +157,14 @@ impl Origin {
         }
     }
 
+    /// The origin of what takes the place of the next part.
+    pub(crate) fn next(&self) -> Self {
+        Self {
+            part: self.part.saturating_add(1),
+            ..self.at(1, true)
+        }
+    }
+
     /// An event of this part; `ends` tells whether it is the last.
     pub(crate) fn at(&self, event: u32, ends: bool) -> Self {
         Self {
@@ -666,6 +674,24 @@ mod tests {
         assert_eq!(applied[3], Applied::Unchanged);
         assert_eq!((task.parts_of("first"), task.parts_of("second")), (2, 1));
         assert_eq!(task.agents_id.as_deref(), Some("t-4"));
+    }
+
+    /// Its replica may have waited for the log for a long time.
+    #[test]
+    fn a_failure_that_another_replica_has_overtaken_changes_nothing() {
+        let part = |part| Origin {
+            call: "call".into(),
+            part,
+            event: 1,
+            ends: true,
+        };
+        let failed = || status(State::Failed).from(part(2).next());
+        let working = |number| status(State::Working).from(part(number));
+        let (task, applied) = fold(&[created(), working(2), working(3), failed()]);
+        assert_eq!(applied.last(), Some(&Applied::Unchanged));
+        assert_eq!(task.unwrap().status.state, State::Working);
+        let (task, _) = fold(&[created(), working(2), failed(), working(3)]);
+        assert_eq!(task.unwrap().status.state, State::Failed);
     }
 
     #[test]

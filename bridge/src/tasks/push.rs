@@ -19,7 +19,7 @@ use crate::clock;
 use crate::state::body;
 use crate::state::seal::{SealError, SealKeys};
 use crate::state::{
-    ATTENDED, Applied, Fold, Following, Groups, Logs, PUSH, Position, Record, StateError,
+    ATTENDED, Applied, Fold, Following, Groups, LATEST, Logs, PUSH, Position, Record, StateError,
     UNATTENDED, View,
 };
 
@@ -80,7 +80,7 @@ pub(crate) struct StoredWebhook {
     is_over: bool,
 }
 
-/// An event of a webhook. The body of a record is its JSON.
+/// An event of a webhook. The body of a record is `{"v":1,"event":…}`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Event {
@@ -160,7 +160,7 @@ impl Webhooks {
     /// # Errors
     /// When the log is unavailable, or is not read in time.
     pub(crate) async fn latest(&self) -> Result<(), StateError> {
-        self.view.latest(super::LATEST).await
+        self.view.latest(LATEST).await
     }
 
     /// The webhook with this id.

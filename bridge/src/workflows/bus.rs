@@ -45,7 +45,7 @@ use tracing::Level;
 
 use self::answer::{Disposition, EventFactory, WorkflowAnswer};
 use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
-use self::assembly::{Assemblies, Budget, CompleteWorkflow, Incomplete};
+use self::assembly::{Added, Assemblies, Budget, CompleteWorkflow, Incomplete};
 use self::client::{AnswerTopics, Envelope, WorkflowClient, header_of_line};
 use self::refused::WorkflowRefusal;
 use self::waiting::{CancellableRequests, StopSignals};
@@ -337,12 +337,12 @@ impl WorkflowBinding {
         stop: &CancellationToken,
     ) {
         let whole = match ask_result {
-            Ok(Ask::Run(job)) if job.is_begin_line => assemblies.begin(job, held),
+            Ok(Ask::Run(job)) if job.is_begin_line => self.added(assemblies.begin(job, held), work),
             Ok(Ask::Run(job)) => {
                 let held = vec![held];
                 Some(CompleteWorkflow { job, held })
             }
-            Ok(Ask::Line(client, line)) => assemblies.line(*client, line, held),
+            Ok(Ask::Line(client, line)) => self.added(assemblies.line(*client, line, held), work),
             Ok(Ask::Cancel(cancel)) => {
                 self.end_named(&cancel, assemblies, work);
                 held.done();
@@ -370,6 +370,24 @@ impl WorkflowBinding {
         if let Some(whole) = whole {
             work.push(self.serve(whole, stop.clone()).boxed());
         }
+    }
+
+    /// The workflow that a line completes. Answers or drops a line whose workflow was answered before.
+    fn added<'a>(&'a self, added: Added, work: &RequestTasks<'a>) -> Option<CompleteWorkflow> {
+        match added {
+            Added::Waits => {}
+            Added::Whole(whole) => return Some(whole),
+            Added::Cancelled(line) => {
+                let answer = WorkflowAnswer::cancelled(&line.job);
+                work.push(self.conclude(line, answer).boxed());
+            }
+            Added::Late(held) => {
+                let of = held.undelivered();
+                self.intake.dead_letters.dropped(&of, "workflow_ended");
+                held.done();
+            }
+        }
+        None
     }
 
     /// Cancels everything with this name: waiting and running requests, and incomplete workflows.

@@ -271,7 +271,7 @@ impl UnreadableSecret {
 
 impl std::fmt::Debug for LastKnownSecrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Remembered")
+        f.debug_struct("LastKnownSecrets")
             .field("unsure", &self.unsure)
             .finish_non_exhaustive()
     }
@@ -279,7 +279,7 @@ impl std::fmt::Debug for LastKnownSecrets {
 
 impl std::fmt::Debug for ApiKeyHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Key")
+        f.debug_struct("ApiKeyHash")
             .field("owner", self.owner.agent.id())
             .finish_non_exhaustive()
     }

@@ -830,6 +830,8 @@ default_route: [{ transport: k, topic: 'agents.{targetagent}' }]
     // What the bridge needs is known without a connection.
     for line in [
         "kafka-acls.sh --bootstrap-server 127.0.0.1:1 --add --allow-principal 'User:PRINCIPAL' --operation Describe --operation Write --resource-pattern-type prefixed --topic 'agents.'\n",
+        // For answers that arrive in the wrong partition.
+        "kafka-acls.sh --bootstrap-server 127.0.0.1:1 --add --allow-principal 'User:PRINCIPAL' --operation Create --operation Describe --operation DescribeConfigs --operation Write --topic 'a2abus.dlq'\n",
         "  subscribe: { allow: [\"_INBOX.>\", \"a2abus.replies.>\"] }\n",
     ] {
         assert!(output.stdout.contains(line), "{}", output.stdout);

@@ -21,7 +21,7 @@ pub enum RetryUnsafe {
 /// Why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// GiveUp was sent.
+    /// Nothing was sent.
     NotConnected,
     /// The connection broke, or the response is late: the service may have acted.
     NoResponse,

@@ -13,6 +13,7 @@ use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -50,6 +51,11 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Io for S {}
 
 /// How long one of several addresses is tried, and how long the TLS handshake may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be silent before the system probes it, the pause between probes, and how many probes must
+/// fail until the connection counts as broken.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_PAUSE: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
 
 // === impl Connector ===
 
@@ -107,12 +113,25 @@ async fn open(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
     for address in addresses {
         let connecting = TcpStream::connect((*address, port));
         match tokio::time::timeout(ATTEMPT_TIMEOUT, connecting).await {
-            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Ok(stream)) => {
+                // Errors do not matter: without probes, a broken connection is noticed later.
+                let _ = set_probes(&stream);
+                return Ok(stream);
+            }
             Ok(Err(error)) => failed = error,
             Err(_) => failed = io::ErrorKind::TimedOut.into(),
         }
     }
     Err(failed)
+}
+
+/// Lets the system find out that the peer is gone while nothing is sent, as on an idle stream of events.
+fn set_probes(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_PAUSE)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    Ok(())
 }
 
 /// The text of an IPv6 address without its brackets.
@@ -187,5 +206,23 @@ impl Write for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.inner().poll_write_vectored(context, slices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_connection_is_probed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = open(&[address.ip()], address.port()).await.unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), PROBE_AFTER);
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), PROBE_PAUSE);
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), PROBES);
     }
 }

@@ -335,7 +335,7 @@ impl UnsafeMark {
         };
         save(&self.inner, &self.agent, &stored).await.map_err(|_| {
             let message =
-                "the execution was not started, because it cannot be recorded and could then run twice";
+                "the call was not sent, because it could not be recorded before and might then be sent twice";
             Failure::new(FailureCode::StorageFailed, message)
         })?;
         self.is_set.store(true, Ordering::Relaxed);

@@ -145,6 +145,12 @@ impl Fold {
         self.phase != Phase::Open
     }
 
+    /// The sequence number of the first missing record, if others wait for it.
+    #[must_use]
+    pub fn missing(&self) -> Option<u64> {
+        (!self.held.is_empty()).then_some(self.next)
+    }
+
     /// Adds a record. Returns the results of this record and of those that waited for it. Source: docs/protocols/e2a.md
     /// §10.3.
     pub fn take(&mut self, record: E2aResponse) -> Vec<FoldStep> {

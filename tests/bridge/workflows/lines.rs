@@ -78,6 +78,29 @@ async fn lines_that_are_cancelled_before_the_last_one_start_no_execution() {
     world.end().await;
 }
 
+/// Nobody can tell the lines of a workflow that is sent again from late lines of the cancelled one.
+#[tokio::test]
+async fn a_workflow_that_is_sent_again_after_its_cancel_is_answered() {
+    let mut world = World::named().await;
+    let lines = lines(&world);
+    send(&world, "line-0", Some(0), &lines[0]).await;
+    world.publish(cancel_of("reporter", "c-1")).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
+    for (attempt, expected) in ["cancelled", "success"].into_iter().enumerate() {
+        for (number, line) in lines.iter().enumerate() {
+            let id = format!("again-{attempt}-{number}");
+            send(&world, &id, Some(number), line).await;
+        }
+        let answer = world.answer().await;
+        assert_eq!(answer.data["status"], expected, "{answer:?}");
+    }
+    let dropped = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
+    world.until_counted(dropped, 2).await;
+    assert_eq!(world.service.posts(), 1);
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_repeated_line_does_not_keep_a_cancel_from_the_running_execution() {
     let mut world = World::named().await;
@@ -181,6 +204,24 @@ async fn plain_lines_are_tied_together_by_a_header() {
         dlq_message.headers.get("bus-dlq-reason").unwrap(),
         "missing_collaborationid"
     );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_number_of_a_line_may_be_any_integer() {
+    let mut world = World::new().await;
+    let plain = |name: &'static str, seq: i64, line: String| {
+        let mut message = Message::plain(line);
+        message.headers.push("collaborationid", name);
+        message.headers.push("seq", seq.to_string());
+        message
+    };
+    let (line, last) = (define("w", &wait(1)), begin("e-1", &["w"]));
+    for (name, seq) in [("negative", i64::MIN), ("usual", 1)] {
+        world.publish(plain(name, 0, line.clone())).await;
+        world.publish(plain(name, seq, last.clone())).await;
+    }
+    assert_eq!(world.answer().await.data["status"], "success");
     world.end().await;
 }
 

@@ -36,7 +36,7 @@ pub struct KafkaConfig {
     pub sasl: Option<KafkaSasl>,
 
     /// How long a message that a binding forwards waits for others, to be sent in one request. `0s`: it waits only for
-    /// earlier messages of its topic, if many are in flight.
+    /// earlier messages of its topic, if many are in flight. Less than `message_timeout`.
     ///
     /// With `1ms`, a bridge under load moves up to 1.5 times as many messages as with `0s`, with up to a quarter less
     /// CPU. Calls over HTTP, their answers, and what workflows publish never linger.
@@ -48,7 +48,7 @@ pub struct KafkaConfig {
     #[schemars(with = "String", extend("format" = "duration", "bounds" = ["0s", "1s"]))]
     pub linger: Duration,
 
-    /// How long the client tries to deliver a message before its confirmation fails.
+    /// How long the client tries to deliver a message before its confirmation fails. More than `linger`.
     ///
     /// Wrong: too short: failures during a leader election. Too long: failures are reported late.
     #[serde(default = "default_message_timeout", with = "crate::human_duration")]
@@ -70,7 +70,7 @@ pub struct KafkaConfig {
 
     /// How long the group waits for a silent member before it gives its partitions to others. It must be within the
     /// broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When partitions move, messages in
-    /// progress have half of `session_timeout` to settle.
+    /// progress have half of `session_timeout` to settle, at most 60 s.
     ///
     /// Wrong: too short: partitions move under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
@@ -222,6 +222,11 @@ impl KafkaConfig {
             "linger",
             "at most 1s",
         );
+        unless(
+            self.linger < self.message_timeout,
+            "linger",
+            "less than message_timeout",
+        );
         let message_timeout = within(self.message_timeout, 1, 15 * 60);
         unless(message_timeout, "message_timeout", "1s to 15m");
         unless(
@@ -326,7 +331,7 @@ impl KafkaConfig {
             .set("statistics.interval.ms", milliseconds(LAG_INTERVAL))
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", milliseconds(self.session_timeout))
-            // The default, which may not be less than the session.
+            // 300 s, the default, or the session if that is longer: librdkafka refuses less than the session.
             .set(
                 "max.poll.interval.ms",
                 milliseconds(self.session_timeout.max(Duration::from_secs(300))),
@@ -643,7 +648,8 @@ mod tests {
         let config = parse(
             r#"{"brokers":["a:port"],"client_id":"","linger":"2s","message_timeout":"0s","max_message_bytes":1,
                 "session_timeout":"1h","instance_id":"","tls":{"cert_file":"c"},
-                "properties":{"acks":"1","group.id":"g","client.rack":"r","test.mock.num.brokers":"1"}}"#,
+                "properties":{"acks":"1","delivery.report.only.error":"true","group.id":"g","client.rack":"r",
+                "test.mock.num.brokers":"1"}}"#,
         );
         let problems = config.problems();
         let paths: Vec<&str> = problems.iter().map(|problem| &*problem.key).collect();
@@ -654,15 +660,30 @@ mod tests {
                 "client_id",
                 "instance_id",
                 "linger",
+                "linger",
                 "message_timeout",
                 "max_message_bytes",
                 "session_timeout",
                 "tls",
                 "properties.acks",
+                "properties.delivery.report.only.error",
                 "properties.group.id",
                 "properties.test.mock.num.brokers"
             ]
         );
+    }
+
+    #[test]
+    fn a_message_may_not_linger_until_its_timeout() {
+        let problems = |linger: &str| {
+            let text = format!(r#"{{"brokers":"a:1","linger":"{linger}","message_timeout":"1s"}}"#);
+            parse(&text).problems()
+        };
+        assert!(problems("999ms").is_empty());
+        let found = problems("1s");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(&*found[0].key, "linger");
+        assert_eq!(&*found[0].message, "less than message_timeout");
     }
 
     #[test]

@@ -24,13 +24,13 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::checkup::{Checkup, SILENCE};
 use super::config::{KafkaConfig, milliseconds};
-use super::error::{failed, is_outage, kind};
+use super::error::{GRANT, LOG_AGAIN, failed, is_outage, kind};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PAUSE_AFTER, PositionStorage};
 use super::progress::Ends;
@@ -56,20 +56,19 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
 /// poll interval.
 const MAX_REVOCATION: Duration = Duration::from_secs(60);
-/// How long a member may wait for its partitions while the cluster answers. Twice as long as a bridge may take to give
-/// partitions up.
+/// How long a member at least may wait for its partitions while the cluster answers. Twice as long as a bridge may take
+/// to give partitions up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 /// For how long a refusal explains that a member gets no partitions.
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
-/// After this time the same error is a warning again.
-const WARN_AGAIN: Duration = Duration::from_secs(60);
+/// How long brokers may take to refuse records again: librdkafka waits 5 s after a refusal (10 times
+/// `fetch.error.backoff.ms`).
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes fence
 /// each other every few seconds; outages are rarer.
 const FENCED_AGAIN: Duration = Duration::from_secs(15);
 /// The same, even if replaced clients of this process are not closed yet.
 const MAX_FENCED: u32 = 4;
-/// Larger budgets are reduced to this number: more messages in progress do not help.
-const MAX_MESSAGES: usize = 1 << 16;
 
 /// A subscription whose topics are known to exist.
 #[derive(Debug)]
@@ -128,6 +127,10 @@ struct Session<'a> {
     checkup: Checkup,
     /// When the brokers last refused a permission. librdkafka reports that only once, and then goes on asking.
     refused_at: Option<Instant>,
+    /// When they last refused records of its partitions, if they still do.
+    unreadable_at: Option<Instant>,
+    /// When they were last asked again.
+    asked_at: Option<Instant>,
 }
 
 /// A record on its way to the channel.
@@ -171,17 +174,17 @@ enum End {
 /// Starts reading; returns once the client is created and subscribed, or positioned. Holds the token until the reader has
 /// ended.
 pub(super) async fn start(
-    mut plan: Plan,
+    plan: Plan,
     running: TaskTrackerToken,
 ) -> Result<Consumer, TransportError> {
-    // A message that holds its part of the budget finds room in the channel, also beside those of stalled partitions.
-    plan.budget.messages = plan.budget.messages.clamp(1, MAX_MESSAGES);
     let budget = plan.budget;
     let keeping = match plan.source {
         Source::Group { .. } => PositionStorage::Offsets,
         Source::Live(_) => PositionStorage::Nothing,
     };
-    let (deliveries, receiver) = mpsc::channel(budget.messages * 2);
+    // A message that holds its part of the budget finds room in the channel, also beside those of blocked partitions.
+    let room = budget.messages.saturating_mul(2);
+    let (deliveries, receiver) = mpsc::channel(room.min(Semaphore::MAX_PERMITS));
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
     let (tell_lag, lag) = watch::channel(None);
@@ -253,7 +256,10 @@ impl Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Group { name, .. } => write!(f, "group {name}"),
+            Self::Group { name, topics } => {
+                let names: Vec<&str> = topics.iter().map(Topic::as_str).collect();
+                write!(f, "group {name}, topics {}", names.join(", "))
+            }
             Self::Live(starts) => {
                 let topic = starts.first().map_or("", |(topic, ..)| topic.as_str());
                 write!(f, "topic {topic}")
@@ -307,7 +313,7 @@ impl Task {
                 End::Stuck => {
                     tracing::warn!(
                         reads = %self.plan.source,
-                        waited = ?MAX_WAIT,
+                        waited = ?self.max_wait(),
                         "the Kafka consumer gets no partitions, though the cluster answers: it is replaced"
                     );
                 }
@@ -319,6 +325,12 @@ impl Task {
                 None => return Ok(()),
             };
         }
+    }
+
+    /// How long a member may wait for its partitions while the cluster answers: others give theirs up first, or their
+    /// session ends.
+    fn max_wait(&self) -> Duration {
+        MAX_WAIT.max(self.plan.config.session_timeout + MAX_REVOCATION)
     }
 
     /// Whether another process has the same `instance_id`, so that this subscription has to end. Two such processes fence
@@ -423,13 +435,15 @@ impl<'a> Session<'a> {
             received_at: now,
             checkup: Checkup::new(),
             refused_at: None,
+            unreadable_at: None,
+            asked_at: None,
         })
     }
 
     fn read(&mut self) -> End {
         while !self.task.leave.stop.is_cancelled() {
-            let blocked = self.deliver();
-            let polled = match (self.paused, blocked) {
+            let backlog = self.deliver();
+            let polled = match (self.paused, backlog) {
                 (None, BacklogReason::Room { cost }) => self.wait_for_room(cost),
                 (None, BacklogReason::No) => self.poll(TICK),
                 (None, BacklogReason::Lanes) => {
@@ -441,7 +455,7 @@ impl<'a> Session<'a> {
                     self.pause();
                     ControlFlow::Continue(())
                 }
-                (Some(since), blocked) => self.poll_paused(since, blocked),
+                (Some(since), backlog) => self.poll_paused(since, backlog),
             };
             if let ControlFlow::Break(end) = polled {
                 return end;
@@ -450,6 +464,7 @@ impl<'a> Session<'a> {
                 self.store_positions();
                 self.measure_paused();
                 self.task.intake.note_progress();
+                self.ask_again();
                 self.pause_and_resume();
                 if self.is_cut_off() {
                     return End::CutOff;
@@ -512,7 +527,7 @@ impl<'a> Session<'a> {
     fn wait_for_room(&mut self, cost: usize) -> ControlFlow<End> {
         let intake = &self.task.intake;
         if !intake.wait_for_room(cost, PAUSE_AFTER) {
-            if intake.find_stalled() {
+            if intake.find_blocked() {
                 self.pause_and_resume();
             } else {
                 self.pause();
@@ -530,15 +545,15 @@ impl<'a> Session<'a> {
     }
 
     /// Serves callbacks while everything is paused, and continues when there is room again.
-    fn poll_paused(&mut self, since: Instant, blocked: BacklogReason) -> ControlFlow<End> {
+    fn poll_paused(&mut self, since: Instant, backlog: BacklogReason) -> ControlFlow<End> {
         let intake = &self.task.intake;
         let detached = self.task.deliveries.is_closed();
-        let resume = match blocked {
+        let resume = match backlog {
             BacklogReason::Room { cost } => {
-                // Others may go on beside stalled partitions.
-                !intake.wait_for_room(cost, PAUSED_TICK) && intake.find_stalled()
+                // Others may go on beside blocked partitions.
+                !intake.wait_for_room(cost, PAUSED_TICK) && intake.find_blocked()
             }
-            _ if detached || blocked == BacklogReason::Channel => {
+            _ if detached || backlog == BacklogReason::Channel => {
                 intake.wait_for_stop(Instant::now() + PAUSED_TICK, || {
                     self.task.leave.stop.is_cancelled()
                 });
@@ -572,21 +587,35 @@ impl<'a> Session<'a> {
             *full = pace.full;
             is_news
         });
-        let apply = |partitions: Vec<(Topic, i32)>,
-                     how: &dyn Fn(&TopicPartitionList) -> KafkaResult<()>| {
-            if partitions.is_empty() {
-                return;
-            }
-            let mut list = TopicPartitionList::with_capacity(partitions.len());
-            for (topic, partition) in &partitions {
-                list.add_partition(topic.as_str(), *partition);
-            }
-            if let Err(error) = how(&list) {
-                tracing::warn!(%error, "a Kafka partition could not be paused or resumed");
-            }
+        let pause = named(&pace.pause, |list| self.client.pause(list));
+        let resume = named(&pace.resume, |list| self.client.resume(list));
+        for error in [pause, resume].into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "a Kafka partition could not be paused or resumed");
+        }
+    }
+
+    /// Asks again for records that the brokers refused, and notes when they no longer do. librdkafka reports a refusal
+    /// once for each partition, and again after a pause. Source: librdkafka 2.12, `rd_kafka_toppar_fetch_decide`.
+    fn ask_again(&mut self) {
+        let Some(refused_at) = self.unreadable_at else {
+            return;
         };
-        apply(pace.pause, &|list| self.client.pause(list));
-        apply(pace.resume, &|list| self.client.resume(list));
+        match self.asked_at {
+            Some(asked_at) if asked_at.elapsed() < ASK_AGAIN => return,
+            Some(asked_at) if asked_at > refused_at => {
+                (self.unreadable_at, self.asked_at) = (None, None);
+                return self.client.context().set_records_refused(false);
+            }
+            _ => self.asked_at = Some(Instant::now()),
+        }
+        let read = self.task.intake.unpaused();
+        let asked = named(&read, |list| {
+            self.client.pause(list)?;
+            self.client.resume(list)
+        });
+        if let Err(error) = asked {
+            tracing::warn!(%error, "a Kafka partition could not be paused or resumed");
+        }
     }
 
     /// Takes one record, or serves one event.
@@ -627,8 +656,9 @@ impl<'a> Session<'a> {
     /// about the cluster does not name. After a response that names none, as a single broker sends it while it returns
     /// to its cluster, the client sometimes never asks again.
     fn is_stuck(&self) -> bool {
-        let is_answered = self.task.plan.pulse.answers_for() > MAX_WAIT;
-        self.is_member() && is_answered && self.is_without_partitions(MAX_WAIT)
+        let max_wait = self.task.max_wait();
+        let is_answered = self.task.plan.pulse.answers_for() > max_wait;
+        self.is_member() && is_answered && self.is_without_partitions(max_wait)
     }
 
     /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since.
@@ -641,30 +671,45 @@ impl<'a> Session<'a> {
 
     /// Logs an error once, and again when it changes or persists.
     fn note(&mut self, error: &KafkaError) {
+        let task = self.task;
+        let reads = &task.plan.source;
         let Some(code) = error.rdkafka_error_code() else {
-            return tracing::warn!(%error, "the Kafka consumer reports an error");
+            return tracing::warn!(%reads, %error, "the Kafka consumer reports an error");
         };
-        if kind(code) == TransportErrorKind::Unauthorised {
-            self.refused_at = Some(Instant::now());
-            let share = &self.task.share;
-            share.send_if_modified(|share| {
-                let waits = *share == Share::Waiting;
-                if waits {
-                    *share = Share::Refused;
-                }
-                waits
-            });
+        // A live reader has no group, so it needs no permission for one.
+        let groupless = code == Code::GroupAuthorizationFailed && !self.is_member();
+        let is_refusal = kind(code) == TransportErrorKind::Unauthorised && !groupless;
+        if is_refusal {
+            self.note_refusal(code);
         }
         let is_reported = self
             .last_error
-            .is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN);
-        // A live reader has no group, so it needs no permission for one.
-        let groupless = code == Code::GroupAuthorizationFailed && !self.is_member();
+            .is_some_and(|(last, at)| last == code && at.elapsed() < LOG_AGAIN);
         if is_reported || groupless || is_outage(code) {
-            return tracing::debug!(%error, "the Kafka consumer reports an error");
+            return tracing::debug!(%reads, %error, "the Kafka consumer reports an error");
         }
         self.last_error = Some((code, Instant::now()));
-        tracing::warn!(%error, "the Kafka consumer reports an error");
+        if is_refusal {
+            tracing::error!(%reads, %error, fix = GRANT, "the Kafka cluster refuses a permission to a reader");
+        } else {
+            tracing::warn!(%reads, %error, "the Kafka consumer reports an error");
+        }
+    }
+
+    /// Shows that the cluster refuses a permission. A reader of partitions keeps them, and asks again for their records.
+    fn note_refusal(&mut self, code: Code) {
+        self.refused_at = Some(Instant::now());
+        if code == Code::TopicAuthorizationFailed && self.task.intake.is_assigned() {
+            self.unreadable_at = self.refused_at;
+            return self.client.context().set_records_refused(true);
+        }
+        self.task.share.send_if_modified(|share| {
+            let waits = *share == Share::Waiting;
+            if waits {
+                *share = Share::Refused;
+            }
+            waits
+        });
     }
 
     /// Warns when records were deleted before they were read.
@@ -689,7 +734,7 @@ impl<'a> Session<'a> {
             Err(error) => {
                 tracing::debug!(%error, "cannot tell whether records were deleted unread");
                 // Each question blocks the thread, so do not ask for every partition while nobody answers.
-                self.check_gaps_at = Instant::now() + WARN_AGAIN;
+                self.check_gaps_at = Instant::now() + LOG_AGAIN;
             }
         }
     }
@@ -768,6 +813,21 @@ impl<'a> Session<'a> {
         self.received_at.elapsed() >= SILENCE
             && self.checkup.is_cut_off(client, &plan.config, &plan.pulse)
     }
+}
+
+/// Does something with these partitions, if there are any.
+fn named(
+    partitions: &[(Topic, i32)],
+    act: impl Fn(&TopicPartitionList) -> KafkaResult<()>,
+) -> KafkaResult<()> {
+    if partitions.is_empty() {
+        return Ok(());
+    }
+    let mut list = TopicPartitionList::with_capacity(partitions.len());
+    for (topic, partition) in partitions {
+        list.add_partition(topic.as_str(), *partition);
+    }
+    act(&list)
 }
 
 fn ends_of(list: &TopicPartitionList) -> Ends {
@@ -868,7 +928,7 @@ mod tests {
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
 
     use super::super::health;
-    use super::leaving::COMMITTED_TIMEOUT;
+    use super::super::rebalance::COMMITTED_TIMEOUT;
     use super::*;
     use crate::delivery::Outcome;
     use crate::transport::{CloseDeadlines, Health};
@@ -881,6 +941,40 @@ mod tests {
         let cluster = Cluster::new(1).unwrap();
         cluster.create_topic("t", 1, 1).unwrap();
         cluster
+    }
+
+    /// A record in the topic `t`.
+    fn publish(cluster: &Cluster) {
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .create()
+            .unwrap();
+        producer
+            .send(BaseRecord::<(), _>::to("t").payload("x"))
+            .unwrap();
+        producer.flush(DEADLINE).unwrap();
+    }
+
+    /// Polls until a record is delivered.
+    fn delivered(session: &mut Session<'_>, deliveries: &mut mpsc::Receiver<Delivery>) -> Delivery {
+        let late = Instant::now() + DEADLINE;
+        loop {
+            assert!(Instant::now() < late, "no record is delivered");
+            assert!(session.poll(TICK).is_continue());
+            session.deliver();
+            if let Ok(delivery) = deliveries.try_recv() {
+                return delivery;
+            }
+        }
+    }
+
+    /// Polls until the member has this share.
+    fn until(session: &mut Session<'_>, share: Share) {
+        let late = Instant::now() + DEADLINE;
+        while *session.task.share.borrow() != share {
+            assert!(Instant::now() < late, "it is never {share:?}");
+            assert!(session.poll(TICK).is_continue());
+        }
     }
 
     /// A member of the group `g` that reads the topic `t` of this cluster, which answers.
@@ -920,24 +1014,10 @@ mod tests {
     #[test]
     fn a_last_commit_has_time_after_the_deadline_of_deliveries() {
         let cluster = cluster();
-        let producer: BaseProducer = ClientConfig::new()
-            .set("bootstrap.servers", cluster.bootstrap_servers())
-            .create()
-            .unwrap();
-        let record = || BaseRecord::<(), _>::to("t").payload("x");
-        producer.send(record()).unwrap();
-        producer.flush(DEADLINE).unwrap();
+        publish(&cluster);
         let (task, mut deliveries) = member(cluster.bootstrap_servers());
         let mut session = Session::open(&task).unwrap();
-        let late = Instant::now() + DEADLINE;
-        let delivery = loop {
-            assert!(Instant::now() < late, "no record is delivered");
-            assert!(session.poll(TICK).is_continue());
-            session.deliver();
-            if let Ok(delivery) = deliveries.try_recv() {
-                break delivery;
-            }
-        };
+        let delivery = delivered(&mut session, &mut deliveries);
         delivery.acknowledger.settle(Outcome::Settled).unwrap();
         let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
         cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
@@ -1005,5 +1085,84 @@ mod tests {
             assert!(Instant::now() < late, "the next wait does not count");
             assert!(session.poll(TICK).is_continue());
         }
+    }
+
+    #[test]
+    fn a_member_waits_longer_than_a_session_and_a_revocation() {
+        let (mut task, _) = member("127.0.0.1:1".to_owned());
+        assert_eq!(task.max_wait(), MAX_WAIT);
+        let session_timeout = Duration::from_secs(10 * 60);
+        task.plan.config = Arc::new(KafkaConfig {
+            session_timeout,
+            ..KafkaConfig::clone(&task.plan.config)
+        });
+        assert_eq!(task.max_wait(), session_timeout + MAX_REVOCATION);
+    }
+
+    #[test]
+    fn a_reader_whose_records_are_refused_has_its_share_again_when_they_are_permitted() {
+        let cluster = cluster();
+        let refusals = [Response::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED; 1_000];
+        cluster.request_errors(RDKafkaApiKey::Fetch, &refusals);
+        let (task, mut deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        until(&mut session, Share::Assigned);
+        until(&mut session, Share::Refused);
+        // Asked again, the brokers refuse again.
+        let first = session.unreadable_at;
+        session.ask_again();
+        let late = Instant::now() + DEADLINE;
+        while session.unreadable_at == first {
+            assert!(Instant::now() < late, "the second refusal is not reported");
+            assert!(session.poll(TICK).is_continue());
+        }
+        assert_eq!(*task.share.borrow(), Share::Refused);
+        cluster.clear_request_errors(RDKafkaApiKey::Fetch);
+        publish(&cluster);
+        drop(delivered(&mut session, &mut deliveries));
+        // As if nothing had been refused for so long since it was asked again.
+        let now = Instant::now();
+        session.unreadable_at = Some(now - 2 * ASK_AGAIN);
+        session.asked_at = Some(now - ASK_AGAIN);
+        session.ask_again();
+        assert_eq!(*task.share.borrow(), Share::Assigned);
+    }
+
+    #[test]
+    fn a_member_whose_commits_are_refused_has_its_share_again_when_they_are_permitted() {
+        let cluster = cluster();
+        publish(&cluster);
+        let refusals = [Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 1_000];
+        cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
+        let (task, mut deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        let delivery = delivered(&mut session, &mut deliveries);
+        assert_eq!(*task.share.borrow(), Share::Assigned);
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        session.store_positions();
+        until(&mut session, Share::Refused);
+        cluster.clear_request_errors(RDKafkaApiKey::OffsetCommit);
+        until(&mut session, Share::Assigned);
+    }
+
+    #[test]
+    fn a_revocation_does_not_wait_long_for_its_commit() {
+        let cluster = cluster();
+        publish(&cluster);
+        let (task, mut deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        let delivery = delivered(&mut session, &mut deliveries);
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        // The coordinator answers after the deadline of this test.
+        cluster.broker_round_trip_time(1, 4 * DEADLINE).unwrap();
+        session.client.unsubscribe();
+        let late = Instant::now() + DEADLINE;
+        while task.intake.is_assigned() {
+            assert!(Instant::now() < late, "nothing is revoked");
+            assert!(session.poll(TICK).is_continue());
+        }
+        assert!(Instant::now() < late, "the revocation waits");
+        // Closing the client would wait for the coordinator too.
+        std::mem::forget(session);
     }
 }

@@ -1,10 +1,16 @@
 //! Maps librdkafka errors to errors of the bridge.
 
 use std::fmt;
+use std::time::Duration;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 use crate::error::{TransportError, TransportErrorKind as Kind};
+
+/// After this time the same error of a reader is logged again.
+pub(super) const LOG_AGAIN: Duration = Duration::from_secs(60);
+/// The fix for a refused permission, for the log.
+pub(super) const GRANT: &str = "`a2abus topics plan --acls` prints the permissions to grant";
 
 /// The error of a failed attempt; `what` describes the attempt.
 pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportError {

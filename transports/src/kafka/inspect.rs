@@ -52,12 +52,13 @@ impl Kafka {
         let what = || format!("read the settings of the topic {topic}");
         let described = described.map_err(|error| failed(what(), error))?;
         let settings = match described.into_iter().next() {
-            Some(Ok(resource)) => {
+            Some(Ok(resource)) if !resource.entries.is_empty() => {
                 let entries = resource.entries.into_iter();
                 let entries = entries.filter_map(|entry| Some((entry.name, entry.value?)));
                 entries.collect()
             }
-            Some(Err(Code::TopicAuthorizationFailed)) | None => {
+            // rdkafka 0.39 drops the error of a resource. A topic that may be described has settings.
+            Some(Ok(_) | Err(Code::TopicAuthorizationFailed)) | None => {
                 let what = format!("{}, which needs the permission DescribeConfigs", what());
                 return Err(TransportError::new(TransportErrorKind::Unauthorised, what));
             }

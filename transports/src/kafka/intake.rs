@@ -16,7 +16,7 @@ use crate::transport::{PauseCause, PausedPartition};
 const MIN_HELD: usize = 4096;
 /// How long the reading thread waits for more room than for one message.
 const ROOM_PAUSE: Duration = Duration::from_millis(5);
-/// How long the oldest outstanding delivery of a partition may be the same before the partition counts as stalled.
+/// How long the oldest outstanding delivery of a partition may be the same before the partition counts as blocked.
 const STILL: Duration = Duration::from_secs(3);
 /// Shares are compared in eighths.
 const EIGHTHS: usize = 8;
@@ -70,9 +70,11 @@ struct AssignedPartition {
     /// The sequence number of the oldest of them, and since when.
     oldest: (Option<u64>, Instant),
     /// Whether nothing of it settles. Then it is not read, and the budget does not count what it uses.
-    is_stalled: bool,
+    is_blocked: bool,
     /// Not read, because it uses its share of the budget and little of that becomes free.
     is_held: bool,
+    /// Not read, because too many offsets wait behind one that does not settle, until half of them are left.
+    is_full: bool,
 }
 
 /// Whether, and as what, a delivery counts.
@@ -95,7 +97,7 @@ pub(super) enum Admission {
     NoRoom,
     /// Its partition uses its whole share of the budget.
     NoShare,
-    /// Its partition has too many offsets behind one that does not settle, is stalled, or is held.
+    /// Its partition has too many offsets behind one that does not settle, is blocked, or is held.
     LaneFull,
 }
 
@@ -123,11 +125,11 @@ struct State {
     ledger: Ledger,
     places: Vec<AssignedPartition>,
     budget: Budget,
-    /// What all deliveries use, except those of stalled partitions.
+    /// What all deliveries use, except those of blocked partitions.
     used: Budget,
-    /// How many partitions are assigned, and how many of all are stalled.
+    /// How many partitions are assigned, and how many of all are blocked.
     assigned: usize,
-    stalled: usize,
+    blocked: usize,
     /// What the reading thread waits for. Waking it earlier would be a needless system call.
     awaited: Option<Awaited>,
 }
@@ -155,7 +157,7 @@ impl Intake {
                 budget,
                 used: Budget::default(),
                 assigned: 0,
-                stalled: 0,
+                blocked: 0,
                 awaited: None,
             }),
             changed: Condvar::new(),
@@ -165,15 +167,11 @@ impl Intake {
         }
     }
 
-    /// The lane of a partition, and its topic.
+    /// The lane of a partition, which is added if it is new.
     pub(super) fn lane(&self, topic: &str, partition: i32) -> Option<u32> {
         let mut state = self.state();
-        let known = state
-            .places
-            .iter()
-            .position(|place| place.partition == partition && place.topic.as_str() == topic);
-        if let Some(lane) = known {
-            return u32::try_from(lane).ok();
+        if let Some(known) = state.lane(topic, partition) {
+            return Some(known);
         }
         let topic = Topic::new(topic).ok()?;
         state.places.push(AssignedPartition {
@@ -185,8 +183,9 @@ impl Intake {
             is_new: false,
             used: Budget::default(),
             oldest: (None, Instant::now()),
-            is_stalled: false,
+            is_blocked: false,
             is_held: false,
+            is_full: false,
         });
         Some(state.ledger.add_lane())
     }
@@ -207,6 +206,7 @@ impl Intake {
                 place.fresh = true;
                 place.is_new = true;
                 place.is_held = false;
+                place.is_full = false;
             }
         }
         state.count_assigned();
@@ -229,6 +229,7 @@ impl Intake {
         }
         for place in &mut state.places {
             place.paused = false;
+            place.is_full = false;
         }
         state.count_assigned();
     }
@@ -241,14 +242,16 @@ impl Intake {
 
     /// The offset after the last delivered record of a partition.
     pub(super) fn next(&self, topic: &str, partition: i32) -> Option<i64> {
-        let lane = self.lane(topic, partition)?;
-        self.state().place_mut(lane)?.next
+        let state = self.state();
+        let lane = state.lane(topic, partition)?;
+        state.place(lane)?.next
     }
 
     /// Whether every delivered record of a partition is settled.
     pub(super) fn has_settled(&self, topic: &str, partition: i32) -> bool {
-        let lane = self.lane(topic, partition);
-        lane.is_none_or(|lane| self.state().ledger.has_settled(lane))
+        let state = self.state();
+        let lane = state.lane(topic, partition);
+        lane.is_none_or(|lane| state.ledger.has_settled(lane))
     }
 
     /// The current assignment of this lane, to which a new record belongs, and whether the record is the first of it.
@@ -271,7 +274,7 @@ impl Intake {
         if state.ledger.epoch(lane) != Some(epoch) {
             return Admission::Stale;
         }
-        let is_paused = |place: &AssignedPartition| place.is_stalled || place.is_held;
+        let is_paused = |place: &AssignedPartition| place.is_blocked || place.is_held;
         if state.ledger.held(lane) >= self.max_held || state.place(lane).is_some_and(is_paused) {
             return Admission::LaneFull;
         }
@@ -338,7 +341,7 @@ impl Intake {
         self.wait_for_use(half, max_wait)
     }
 
-    /// Notes the oldest delivery of each partition. A stalled partition that has a new one is read again.
+    /// Notes the oldest delivery of each partition. A blocked partition that has a new one is read again.
     pub(super) fn note_progress(&self) {
         let (mut state, now) = (self.state(), Instant::now());
         for lane in 0..state.count() {
@@ -348,7 +351,7 @@ impl Intake {
             };
             if oldest.is_none() || oldest != place.oldest.0 {
                 place.oldest = (oldest, now);
-                state.set_stalled(lane, false);
+                state.set_blocked(lane, false);
             }
         }
     }
@@ -356,17 +359,17 @@ impl Intake {
     /// Called when the budget is used up. Partitions that use at least an equal share of it, and of which nothing
     /// settles, no longer count. Then each of the others gets an equal share, so at most as much as the budget is used
     /// beside it. Returns whether there is a new one.
-    pub(super) fn find_stalled(&self) -> bool {
+    pub(super) fn find_blocked(&self) -> bool {
         let mut state = self.state();
         let mut is_news = false;
         for lane in 0..state.count() {
             let is_still = state.place(lane).is_some_and(|place| {
                 let (oldest, since) = place.oldest;
-                oldest.is_some() && !place.is_stalled && since.elapsed() >= STILL
+                oldest.is_some() && !place.is_blocked && since.elapsed() >= STILL
             });
             // A partition that is alone leaves nothing to others.
             if is_still && state.assigned > 1 && !state.uses_less_than_share(lane, EIGHTHS) {
-                state.set_stalled(lane, true);
+                state.set_blocked(lane, true);
                 is_news = true;
             }
         }
@@ -494,8 +497,8 @@ impl Intake {
                 continue;
             };
             place.is_held &= !is_resumed;
-            let full = held >= self.max_held || (place.paused && held > self.max_held / 2);
-            let cause = match (place.is_stalled, full) {
+            place.is_full = held >= self.max_held || (place.is_full && held > self.max_held / 2);
+            let cause = match (place.is_blocked, place.is_full) {
                 (true, _) => Some(PauseCause::Stalled),
                 (false, true) => Some(PauseCause::Behind),
                 (false, false) => None,
@@ -521,11 +524,20 @@ impl Intake {
 
     /// The assigned partitions that are paused.
     pub(super) fn paused(&self) -> Vec<(Topic, i32)> {
+        self.assigned(|place| place.paused)
+    }
+
+    /// The assigned partitions that are not paused.
+    pub(super) fn unpaused(&self) -> Vec<(Topic, i32)> {
+        self.assigned(|place| !place.paused)
+    }
+
+    fn assigned(&self, is_wanted: impl Fn(&AssignedPartition) -> bool) -> Vec<(Topic, i32)> {
         let state = self.state();
         let lanes = (0..).zip(&state.places);
-        let paused =
-            lanes.filter(|(lane, place)| place.paused && state.ledger.epoch(*lane).is_some());
-        paused
+        let wanted =
+            lanes.filter(|(lane, place)| is_wanted(place) && state.ledger.epoch(*lane).is_some());
+        wanted
             .map(|(_, place)| (place.topic.clone(), place.partition))
             .collect()
     }
@@ -578,9 +590,9 @@ impl State {
         self.used.bytes <= most.bytes && self.used.messages <= most.messages
     }
 
-    /// Whether a partition uses less than these eighths of its share. As long as none is stalled, there are no shares.
+    /// Whether a partition uses less than these eighths of its share. As long as none is blocked, there are no shares.
     fn uses_less(&self, lane: u32, eighths: usize) -> bool {
-        self.stalled == 0 || self.uses_less_than_share(lane, eighths)
+        self.blocked == 0 || self.uses_less_than_share(lane, eighths)
     }
 
     /// Whether a partition uses less than these eighths of an equal share of the budget. One that uses nothing does.
@@ -597,20 +609,20 @@ impl State {
                 && is_less(used.bytes, self.budget.bytes))
     }
 
-    fn set_stalled(&mut self, lane: u32, is_stalled: bool) {
+    fn set_blocked(&mut self, lane: u32, is_blocked: bool) {
         let Some(place) = self.place_mut(lane) else {
             return;
         };
-        if std::mem::replace(&mut place.is_stalled, is_stalled) == is_stalled {
+        if std::mem::replace(&mut place.is_blocked, is_blocked) == is_blocked {
             return;
         }
         let of = place.used;
-        if is_stalled {
-            self.stalled += 1;
+        if is_blocked {
+            self.blocked += 1;
             self.used.bytes = self.used.bytes.saturating_sub(of.bytes);
             self.used.messages = self.used.messages.saturating_sub(of.messages);
         } else {
-            self.stalled -= 1;
+            self.blocked -= 1;
             self.used.bytes += of.bytes;
             self.used.messages += of.messages;
         }
@@ -627,14 +639,14 @@ impl State {
         let Some(place) = self.place_mut(lane) else {
             return;
         };
-        let is_stalled = place.is_stalled;
+        let is_blocked = place.is_blocked;
         match (before, now) {
             (Counted::Out, Counted::Waiting | Counted::Settled) => place.used.remove(cost),
             (Counted::Waiting, Counted::Out) => place.used.add(cost),
             _ => {}
         }
         let counts = |counted| match counted {
-            Counted::Out => !is_stalled,
+            Counted::Out => !is_blocked,
             Counted::Waiting => true,
             Counted::Settled => false,
         };
@@ -655,6 +667,14 @@ impl State {
     /// Whether the reading thread waits for a change to this state.
     fn is_awaited(&self) -> bool {
         self.awaited.is_some_and(|room| self.has(room))
+    }
+
+    /// The lane of a known partition.
+    fn lane(&self, topic: &str, partition: i32) -> Option<u32> {
+        let mut places = self.places.iter();
+        let lane = places
+            .position(|place| place.partition == partition && place.topic.as_str() == topic)?;
+        u32::try_from(lane).ok()
     }
 
     fn place(&self, lane: u32) -> Option<&AssignedPartition> {
@@ -840,6 +860,32 @@ mod tests {
         assert!(intake.pace(true).full.is_empty(), "that is the budget");
     }
 
+    #[test]
+    fn a_partition_that_is_paused_with_all_others_is_not_full_before_its_limit() {
+        let (intake, lane, epoch) = intake(PositionStorage::Offsets, usize::MAX, 10);
+        let _oldest = granted(intake.admit(lane, epoch, 0, 1));
+        // With the oldest, more than half of what it may hold.
+        for offset in 1..=i64::try_from(MIN_HELD / 2).unwrap() {
+            granted(intake.admit(lane, epoch, offset, 1))
+                .settle(Outcome::Settled)
+                .unwrap();
+        }
+        assert_eq!(intake.pace(true).pause.len(), 1);
+        let after = intake.pace(false);
+        assert!(after.full.is_empty());
+        assert_eq!(after.resume.len(), 1);
+    }
+
+    #[test]
+    fn a_question_about_an_unknown_partition_does_not_add_it() {
+        let (intake, ..) = intake(PositionStorage::Offsets, 100, 10);
+        assert_eq!(
+            (intake.next("u", 0), intake.has_settled("u", 0)),
+            (None, true)
+        );
+        assert_eq!(intake.state().places.len(), 1);
+    }
+
     /// Admits records until no more are admitted.
     fn fill(intake: &Arc<Intake>, lane: u32, cost: usize) -> Vec<Settlement> {
         let (epoch, _) = intake.arrive(lane).unwrap();
@@ -870,12 +916,12 @@ mod tests {
         ];
         intake.assign(&lanes);
         let mut first = fill(&intake, lane, 1);
-        assert_eq!(first.len(), 100, "as long as nothing is stalled");
+        assert_eq!(first.len(), 100, "as long as nothing is blocked");
         intake.note_progress();
-        assert!(!intake.find_stalled(), "it may still settle");
+        assert!(!intake.find_blocked(), "it may still settle");
         wait_still(&intake);
-        assert!(intake.find_stalled());
-        assert!(!intake.find_stalled(), "no other");
+        assert!(intake.find_blocked());
+        assert!(!intake.find_blocked(), "no other");
         let paused = intake.pace(false);
         assert_eq!(paused.pause, [(Topic::new("t").unwrap(), 3)]);
         assert_eq!(paused.full.len(), 1);
@@ -899,15 +945,15 @@ mod tests {
         let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 100);
         let other = intake.lane("t", 4).unwrap();
         intake.assign(&[other]);
-        let stalled = fill(&intake, lane, 300);
-        assert_eq!(stalled.len(), 3);
+        let blocked = fill(&intake, lane, 300);
+        assert_eq!(blocked.len(), 3);
         wait_still(&intake);
-        assert!(intake.find_stalled());
+        assert!(intake.find_blocked());
         assert_eq!(fill(&intake, other, 300).len(), 2, "half of all, and one");
     }
 
     #[test]
-    fn a_request_that_waits_stalls_no_partition() {
+    fn a_request_that_waits_blocks_no_partition() {
         let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 10);
         intake.assign(&[intake.lane("t", 4).unwrap()]);
         let out = fill(&intake, lane, 1);
@@ -915,11 +961,11 @@ mod tests {
             request.set_waiting(true);
         }
         wait_still(&intake);
-        assert!(!intake.find_stalled());
+        assert!(!intake.find_blocked());
         assert!(!intake.wait_for_room(1, Duration::ZERO), "they count");
         out[0].set_waiting(false);
         wait_still(&intake);
-        assert!(!intake.find_stalled(), "it uses less than its share");
+        assert!(!intake.find_blocked(), "it uses less than its share");
         for settlement in out {
             Box::new(settlement).settle(Outcome::Settled).unwrap();
         }
@@ -928,12 +974,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_partition_that_comes_back_is_read() {
+    fn a_blocked_partition_that_comes_back_is_read() {
         let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 10);
         intake.assign(&[intake.lane("t", 4).unwrap()]);
         let out = fill(&intake, lane, 1);
         wait_still(&intake);
-        assert!(intake.find_stalled());
+        assert!(intake.find_blocked());
         assert_eq!(intake.pace(false).pause.len(), 1);
         intake.revoke(&[lane]);
         intake.assign(&[lane]);
@@ -949,9 +995,9 @@ mod tests {
         let (intake, lane, _) = intake(PositionStorage::Offsets, usize::MAX, 100);
         let other = intake.lane("t", 4).unwrap();
         intake.assign(&[other]);
-        let _stalled = fill(&intake, lane, 1);
+        let _blocked = fill(&intake, lane, 1);
         wait_still(&intake);
-        assert!(intake.find_stalled());
+        assert!(intake.find_blocked());
         let mut out = fill(&intake, other, 1);
         assert_eq!(out.len(), 50);
         let (epoch, _) = intake.arrive(other).unwrap();

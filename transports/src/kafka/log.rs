@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::checkup::Checkup;
 use super::config::KafkaConfig;
 use super::consumer::random;
-use super::error::{failed, is_outage};
+use super::error::{LOG_AGAIN, failed, is_outage};
 use super::health::{Events, Pulse};
 use super::thread::spawn;
 use super::{Kafka, REQUEST_TIMEOUT, TOPIC_PROPAGATION, record};
@@ -27,8 +27,6 @@ use crate::message::Topic;
 const BATCH_BYTES: usize = 1 << 20;
 /// The longest a poll blocks, and so the delay before the end of a reader is noticed.
 const TICK: Duration = Duration::from_millis(100);
-/// After this time the same error is a warning again.
-const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 type Client = BaseConsumer<Events>;
 
@@ -245,7 +243,7 @@ impl Reading {
             let last = self.last_error;
             code == Code::GroupAuthorizationFailed
                 || is_outage(code)
-                || last.is_some_and(|(last, at)| last == code && at.elapsed() < WARN_AGAIN)
+                || last.is_some_and(|(last, at)| last == code && at.elapsed() < LOG_AGAIN)
         });
         if is_known {
             tracing::debug!(%error, "the Kafka reader of a log reports an error");

@@ -143,6 +143,44 @@ async fn a_producer_without_permission_to_write_reports_it() {
     tokio::time::timeout(DEADLINE, allowed).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_without_a_leader_keeps_no_other_from_being_read() {
+    let (cluster, kafka) = cluster().await;
+    cluster.create_topic("half", 2, 1).unwrap();
+    cluster.partition_leader("half", 1, None).unwrap();
+    let half = Topic::from_static("half");
+    kafka.ensure_topic(&half, 2).await.unwrap();
+    assert_eq!(kafka.partitions(&half).await.unwrap(), 2);
+    let subscription = Subscription {
+        topics: vec![TopicFilter::from(half.clone())],
+        ..by_group()
+    };
+    let mut consumer = kafka.subscribe(subscription).await.unwrap();
+    let to = Address {
+        partition: Some(0),
+        ..Address::topic(half)
+    };
+    let sent = kafka.send(&to, Message::plain("x")).await.unwrap();
+    sent.await.unwrap();
+    assert_eq!(receive(&mut consumer).await.topic, to.topic);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lookup_that_nobody_waits_for_still_has_its_turn() {
+    let (cluster, kafka) = cluster().await;
+    slow_down(&cluster, 2_000);
+    let topics = kafka.shared.producer.topics();
+    for number in 0..20 {
+        let topic = Topic::new(format!("t{number}")).unwrap();
+        let lookup = tokio::time::timeout(Duration::ZERO, kafka.find(topics, &topic));
+        assert!(lookup.await.is_err());
+    }
+    let turn = tokio::time::timeout(Duration::ZERO, topics.turn());
+    assert!(turn.await.is_err(), "more lookups than threads for them");
+    let turn = tokio::time::timeout(DEADLINE, topics.turn());
+    assert!(turn.await.unwrap().is_some());
+}
+
 /// Hands that many messages to the client at once and returns their offsets, or the first error.
 async fn burst(kafka: &Kafka, messages: usize) -> Result<Vec<i64>, TransportError> {
     let to = Address {

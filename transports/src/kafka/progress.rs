@@ -25,7 +25,7 @@ pub(super) type Ends = HashMap<Key, i64>;
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// The partitions that are not read to their end, because a transaction is open.
-    blocked: HashMap<Key, Blocked>,
+    held_back: HashMap<Key, HeldBack>,
     /// The next offset to fetch when everything that was fetched was settled.
     settled: HashMap<Key, i64>,
     /// The ends of paused partitions.
@@ -34,7 +34,7 @@ pub(super) struct Progress {
 
 /// A partition that is read up to an open transaction.
 #[derive(Debug)]
-struct Blocked {
+struct HeldBack {
     at: i64,
     since: Instant,
     is_logged: bool,
@@ -45,27 +45,27 @@ struct Blocked {
 impl Progress {
     /// Logs the topics that have not been read to their end for [`OPEN_TOO_LONG`], because a transaction is open.
     pub(super) fn find_open_transactions(&mut self, statistics: &Statistics, now: Instant) {
-        let mut before = std::mem::take(&mut self.blocked);
+        let mut before = std::mem::take(&mut self.held_back);
         let mut found: BTreeMap<&str, (u32, i64)> = BTreeMap::new();
         for (topic, partition) in partitions(statistics) {
             let at = partition.ls_offset;
-            let is_blocked = at >= 0 && partition.next_offset >= at && partition.hi_offset > at;
-            if !is_blocked || !is_fetched(partition, statistics) {
+            let is_held_back = at >= 0 && partition.next_offset >= at && partition.hi_offset > at;
+            if !is_held_back || !is_fetched(partition, statistics) {
                 continue;
             }
             let key = (topic.to_owned(), partition.partition);
-            let known = before.remove(&key).filter(|blocked| blocked.at == at);
-            let mut blocked = known.unwrap_or(Blocked {
+            let known = before.remove(&key).filter(|held_back| held_back.at == at);
+            let mut held_back = known.unwrap_or(HeldBack {
                 at,
                 since: now,
                 is_logged: false,
             });
-            if !blocked.is_logged && now.duration_since(blocked.since) >= OPEN_TOO_LONG {
-                blocked.is_logged = true;
+            if !held_back.is_logged && now.duration_since(held_back.since) >= OPEN_TOO_LONG {
+                held_back.is_logged = true;
                 let (partitions, records) = found.entry(topic).or_default();
                 (*partitions, *records) = (*partitions + 1, *records + partition.hi_offset - at);
             }
-            self.blocked.insert(key, blocked);
+            self.held_back.insert(key, held_back);
         }
         for (topic, (partitions, records)) in found {
             tracing::warn!(
@@ -239,8 +239,8 @@ mod tests {
         let mut at = |statistics, seconds| {
             let now = start + Duration::from_secs(seconds);
             progress.find_open_transactions(&statistics, now);
-            let mut blocked = progress.blocked.values();
-            blocked.next().map(|blocked| blocked.is_logged)
+            let mut held_back = progress.held_back.values();
+            held_back.next().map(|held_back| held_back.is_logged)
         };
         assert_eq!(at(statistics([100, 100, 100, 100, 201], 0), 0), Some(false));
         // Another one.

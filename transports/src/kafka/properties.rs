@@ -51,6 +51,7 @@ const OWNED: &[&str] = &[
     "client.id",
     "compression.codec",
     "compression.type",
+    "delivery.report.only.error",
     "delivery.timeout.ms",
     "enable.auto.commit",
     "enable.auto.offset.store",

@@ -11,16 +11,21 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::statistics::Statistics;
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::error::is_outage;
+use super::error::{GRANT, LOG_AGAIN, is_outage, kind};
 use super::health::Events;
 use super::intake::Intake;
 use super::progress::{Ends, Progress};
+use crate::error::TransportErrorKind;
 use crate::message::Topic;
 use crate::transport::{CloseDeadlines, Share};
+
+/// The timeout of a request for the committed offsets. While a member joins its group, the coordinator answers only when
+/// the rebalance is over.
+pub(super) const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A librdkafka consumer.
 pub(super) type Client = BaseConsumer<Context>;
@@ -48,6 +53,16 @@ pub(super) struct Context {
     has_joined: AtomicBool,
     /// Since when the member waits for the next assignment; `None` while it has one.
     unassigned_since: Mutex<Option<Instant>>,
+    refusals: Mutex<Refusals>,
+    /// The last commit error in the log, and when.
+    commit_error: Mutex<Option<(Code, Instant)>>,
+}
+
+/// What the cluster refuses to a reader that has partitions.
+#[derive(Debug, Default)]
+struct Refusals {
+    records: bool,
+    commits: bool,
 }
 
 /// The signal that ends a subscription.
@@ -83,6 +98,8 @@ impl Context {
             is_replaced: AtomicBool::new(false),
             has_joined: AtomicBool::new(false),
             unassigned_since: Mutex::new(Some(Instant::now())),
+            refusals: Mutex::default(),
+            commit_error: Mutex::default(),
         }
     }
 
@@ -101,6 +118,56 @@ impl Context {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes whether the brokers refuse the records of its partitions.
+    pub(super) fn set_records_refused(&self, is_refused: bool) {
+        self.note_refusal(|refusals| refusals.records = is_refused);
+    }
+
+    fn note_refusal(&self, change: impl FnOnce(&mut Refusals)) {
+        let mut refusals = self.lock_refusals();
+        change(&mut refusals);
+        let share = refusals.share();
+        drop(refusals);
+        // A reader without partitions waits for them, whatever was refused before.
+        let is_news = self.intake.is_assigned()
+            && self
+                .share
+                .send_if_modified(|shown| std::mem::replace(shown, share) != share);
+        if is_news && share == Share::Assigned {
+            tracing::info!(group = %self.group, "the Kafka cluster permits again what it refused");
+        }
+    }
+
+    fn lock_refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs a failed commit once, and again when its cause changes or persists: librdkafka repeats it every second.
+    fn note_failed_commit(&self, error: &KafkaError) {
+        let group = &self.group;
+        let Some(code) = error.rdkafka_error_code() else {
+            return tracing::warn!(%group, %error, "a Kafka commit failed; records may be redelivered");
+        };
+        let is_refused = kind(code) == TransportErrorKind::Unauthorised;
+        if is_refused {
+            self.note_refusal(|refusals| refusals.commits = true);
+        }
+        let mut logged = self
+            .commit_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if logged.is_some_and(|(last, at)| last == code && at.elapsed() < LOG_AGAIN) {
+            return tracing::debug!(%group, %error, "a Kafka commit failed; records may be redelivered");
+        }
+        *logged = Some((code, Instant::now()));
+        drop(logged);
+        if is_refused {
+            tracing::error!(%group, %error, fix = GRANT, "the Kafka cluster refuses the commits of the group; records will be redelivered");
+        } else {
+            tracing::warn!(%group, %error, "a Kafka commit failed; records may be redelivered");
+        }
+    }
+
     /// Whether the member has had an assignment.
     pub(super) fn has_joined(&self) -> bool {
         self.has_joined.load(Ordering::Acquire)
@@ -115,10 +182,11 @@ impl Context {
     pub(super) fn replace(&self) {
         self.is_replaced.store(true, Ordering::Release);
         self.close();
-        // A reader without a group is assigned nothing by a coordinator.
-        if !self.group.is_empty() {
-            self.share.send_replace(Share::Waiting);
-        }
+        // A reader without a group is assigned nothing by a coordinator: it has its partitions at once.
+        self.share.send_replace(match self.group.is_empty() {
+            true => Share::Assigned,
+            false => Share::Waiting,
+        });
     }
 
     fn is_replaced(&self) -> bool {
@@ -150,11 +218,7 @@ impl Context {
         } else {
             tracing::info!(group = %self.group, partitions = lanes.len(), "Kafka partitions are revoked");
             let deadline = Instant::now() + self.max_wait;
-            let until = || match (self.leave.stop.is_cancelled(), self.leave.deadlines.get()) {
-                (false, _) => deadline,
-                (true, Some(deadlines)) => deadline.min(deadlines.settle),
-                (true, None) => Instant::now(),
-            };
+            let until = || self.limited(deadline, |deadlines| deadlines.settle);
             if !self.intake.wait_for_outcomes(lanes, until) {
                 tracing::info!(
                     "messages of revoked partitions are still in progress and will be redelivered"
@@ -165,15 +229,40 @@ impl Context {
         self.intake.revoke(lanes);
     }
 
+    /// A deadline; an earlier one when the subscription is being closed.
+    fn limited(&self, deadline: Instant, last: impl Fn(&CloseDeadlines) -> Instant) -> Instant {
+        match (self.leave.stop.is_cancelled(), self.leave.deadlines.get()) {
+            (false, _) => deadline,
+            (true, Some(deadlines)) => deadline.min(last(deadlines)),
+            (true, None) => Instant::now(),
+        }
+    }
+
+    /// Commits before the partitions are given up. Without waiting for the answer, the next owner could read the earlier
+    /// offsets. A synchronous commit would wait without a deadline.
     fn commit(&self, client: &Client, lanes: &[u32]) {
         store(client, self.intake.take_moved());
         let positions = self.intake.positions(lanes);
         if positions.is_empty() {
             return;
         }
-        let committed = list(positions).and_then(|list| client.commit(&list, CommitMode::Sync));
-        if let Err(error) = committed {
-            tracing::warn!(%error, "a Kafka commit failed; records may be redelivered");
+        let until = self.limited(Instant::now() + COMMITTED_TIMEOUT, |deadlines| {
+            deadlines.commit
+        });
+        if !is_committed(client, positions, until) {
+            tracing::warn!(group = %self.group, "the Kafka commit of revoked partitions is not confirmed; records may be redelivered");
+        }
+    }
+}
+
+// === impl Refusals ===
+
+impl Refusals {
+    /// The share of a reader that has partitions.
+    fn share(&self) -> Share {
+        match self.records || self.commits {
+            true => Share::Refused,
+            false => Share::Assigned,
         }
     }
 }
@@ -216,7 +305,8 @@ impl ConsumerContext for Context {
                 self.intake.assign(&lanes);
             }
             Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),
-            Rebalance::Error(error) => tracing::warn!(%error, "a Kafka rebalance failed"),
+            // `BaseConsumer` calls back only for the others.
+            Rebalance::Error(_) => {}
         }
     }
 
@@ -227,12 +317,15 @@ impl ConsumerContext for Context {
         match rebalance {
             // An empty assignment is an assignment too: the other members have all partitions.
             Rebalance::Assign(_) => {
-                self.share.send_replace(Share::Assigned);
+                let share = self.lock_refusals().share();
+                self.share.send_replace(share);
                 self.has_joined.store(true, Ordering::Release);
                 *self.lock_unassigned() = None;
             }
             // An assignment follows, of all partitions that stay here.
             Rebalance::Revoke(_) => {
+                // What could not be committed may have been in partitions that are gone, so it may not be tried again.
+                self.lock_refusals().commits = false;
                 // Partitions that stay here are read meanwhile.
                 if !self.intake.is_assigned() {
                     self.share.send_replace(Share::Waiting);
@@ -249,16 +342,16 @@ impl ConsumerContext for Context {
         }
         let is_last = self.closing.load(Ordering::Acquire);
         match result {
-            Ok(()) | Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
+            Ok(()) => self.note_refusal(|refusals| refusals.commits = false),
+            // There was nothing to commit.
+            Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
             // Stored offsets go with the next commit.
             Err(KafkaError::ConsumerCommit(code))
                 if is_outage(code) || (is_old_generation(code) && !is_last) =>
             {
                 tracing::debug!(%code, "a Kafka commit has to be repeated");
             }
-            Err(error) => {
-                tracing::warn!(%error, "a Kafka commit failed; records may be redelivered");
-            }
+            Err(error) => self.note_failed_commit(&error),
         }
     }
 }
@@ -267,6 +360,34 @@ impl ConsumerContext for Context {
 /// committed afterwards; if another member gets it, the revocation commits it.
 fn is_old_generation(code: Code) -> bool {
     matches!(code, Code::IllegalGeneration | Code::RebalanceInProgress)
+}
+
+/// Commits these positions, and returns whether the group has them before the deadline. The commit of a client that
+/// closes has no callback, and one during a callback gets it too late, so the coordinator is asked.
+pub(super) fn is_committed(
+    client: &Client,
+    settled: Vec<(Topic, i32, i64)>,
+    until: Instant,
+) -> bool {
+    let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
+    // By name, for the reason in `commit_again`.
+    let committed = list(settled)
+        .and_then(|settled| {
+            client.commit(&settled, CommitMode::Async)?;
+            Ok(settled)
+        })
+        .and_then(|settled| {
+            let committed = client.committed_offsets(settled.clone(), timeout)?;
+            let is_behind = |at: &TopicPartitionListElem<'_>| {
+                let found = committed.find_partition(at.topic(), at.partition());
+                found.and_then(|found| found.offset().to_raw()) < at.offset().to_raw()
+            };
+            Ok(!settled.elements().iter().any(is_behind))
+        });
+    committed.unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot tell yet whether a Kafka commit succeeded");
+        false
+    })
 }
 
 /// Stores positions for the next commit.

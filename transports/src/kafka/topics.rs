@@ -1,5 +1,5 @@
-//! Whether a topic exists, and its settings. The bridge asks before the first message, because librdkafka would hold that message for ten
-//! seconds before it reports a missing topic.
+//! Whether a topic exists, and its settings. The bridge asks before the first message, because librdkafka would hold that
+//! message for ten seconds before it reports a missing topic.
 //!
 //! ```text
 //! send --known?--> queue
@@ -9,10 +9,10 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
@@ -21,7 +21,7 @@ use crate::message::Topic;
 const CACHE_TTL: Duration = Duration::from_secs(1);
 /// At most this many topics are remembered.
 const MAX_KNOWN: usize = 10_000;
-/// At most this many questions to the cluster run at a time, because each holds a thread.
+/// At most this many questions of senders to the cluster run at a time, because each holds a thread.
 const MAX_LOOKUPS: usize = 8;
 
 /// An existing topic.
@@ -39,7 +39,7 @@ pub struct TopicSettings {
 #[derive(Debug)]
 pub(super) struct Topics {
     known: RwLock<HashMap<Topic, Known>>,
-    asking: Semaphore,
+    asking: Arc<Semaphore>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +71,7 @@ impl Default for Topics {
     fn default() -> Self {
         Self {
             known: RwLock::default(),
-            asking: Semaphore::new(MAX_LOOKUPS),
+            asking: Arc::new(Semaphore::new(MAX_LOOKUPS)),
         }
     }
 }
@@ -101,13 +101,14 @@ impl Topics {
 
     /// Asks again before the next message, because the topic was deleted.
     pub(super) fn forget(&self, topic: &str) {
+        let Ok(topic) = Topic::new(topic) else { return };
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|known, _| known.as_str() != topic);
+        known.remove(&topic);
     }
 
-    /// Permission to ask.
-    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.asking.acquire().await.ok()
+    /// Permission to ask. The thread that asks holds it.
+    pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.asking).acquire_owned().await.ok()
     }
 }
 

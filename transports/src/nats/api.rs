@@ -25,7 +25,7 @@ pub(super) struct ApiError {
 }
 
 /// `err_code`s of the API. Source: nats-server `errors.json`.
-pub(super) const CONSUMER_NOT_FOUND: u32 = 10_014;
+const CONSUMER_NOT_FOUND: u32 = 10_014;
 pub(super) const STREAM_NOT_FOUND: u32 = 10_059;
 const INSUFFICIENT_RESOURCES: u32 = 10_023;
 const NOT_ENABLED_FOR_ACCOUNT: u32 = 10_039;
@@ -214,6 +214,17 @@ impl Api {
             Err(error) if missing.contains(&error.err_code) => Ok(None),
             Err(error) => Err(api_error(request, error)),
         }
+    }
+
+    /// The configuration and the state of a consumer, or `None` when there is none.
+    pub(super) async fn consumer_info(
+        &self,
+        stream: &str,
+        name: &str,
+    ) -> Result<Option<Value>, TransportError> {
+        let request = format!("CONSUMER.INFO.{stream}.{name}");
+        let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
+        self.info(&request, &missing).await
     }
 
     /// Creates or updates the managed stream that stores the topic. Returns whether there is one.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use super::api::{Api, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, merge, nanoseconds};
+use super::api::{Api, STREAM_NOT_FOUND, merge, nanoseconds};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::{LAG_INTERVAL, TopicFilter};
 
@@ -36,13 +36,12 @@ pub(super) struct Limits {
     pub(super) max_expires: Option<Duration>,
 }
 
-/// Where a newly created consumer starts.
+/// What the server says about the consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begin {
-    /// With the first message of the stream.
-    First,
-    /// At this sequence, where a consumer of that name had stopped.
-    At(u64),
+pub(super) struct ConsumerState {
+    pub(super) limits: Limits,
+    /// All messages up to this sequence of the stream are acknowledged, by all its readers together.
+    pub(super) settled: u64,
 }
 
 /// The server's default acknowledgement timeout, if the consumer sets none.
@@ -61,33 +60,39 @@ impl ConsumerRef {
         Text::from(format!("malformed messages of {}", self.title()))
     }
 
-    /// Finds the consumer, or creates or updates it if that is allowed.
+    /// Finds the consumer, or creates or updates it if that is allowed. A new one begins after `settled`, where a
+    /// consumer of that name had stopped, or with the first message of the stream if that is 0.
     ///
     /// # Errors
     /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when consumers of its kind cannot be
     /// read at least once.
-    pub(super) async fn ensure(&self, begin: Begin) -> Result<Limits, TransportError> {
+    pub(super) async fn ensure(&self, settled: u64) -> Result<ConsumerState, TransportError> {
         self.api.ensure_stream_named(&self.stream).await?;
-        let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
-        let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
-        let config = match self.api.info(&request, &missing).await? {
-            Some(mut info) => self.update(info["config"].take()).await?,
-            None if self.api.config().manage => self.create(begin).await?,
+        let info = match self.api.consumer_info(&self.stream, &self.name).await? {
+            Some(info) => self.update(info).await?,
+            None if self.api.config().manage => self.create(settled).await?,
             None => return Err(self.missing()),
         };
-        check(&self.stream, &self.name, &config)?;
-        Ok(Limits::read(&config))
+        check(&self.stream, &self.name, &info["config"])?;
+        Ok(ConsumerState::read(&info))
     }
 
-    /// Polls the server for the number of messages that are not yet delivered or acknowledged. Never ends.
-    pub(super) async fn watch_lag(&self, lag: watch::Sender<Option<u64>>) -> Infallible {
-        let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
+    /// Polls the server for the number of messages that are not yet delivered or acknowledged, and for the state that
+    /// its reader needs: others may change the settings. Never ends.
+    pub(super) async fn watch(
+        &self,
+        lag: watch::Sender<Option<u64>>,
+        state: watch::Sender<ConsumerState>,
+    ) -> Infallible {
         let mut turns = tokio::time::interval(LAG_INTERVAL);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             turns.tick().await;
-            match self.api.info(&request, &[CONSUMER_NOT_FOUND]).await {
+            match self.api.consumer_info(&self.stream, &self.name).await {
                 Ok(info) => {
+                    if let Some(info) = &info {
+                        state.send_replace(ConsumerState::read(info));
+                    }
                     let count = |name: &str| info.as_ref()?.get(name)?.as_u64();
                     let both = count("num_pending").zip(count("num_ack_pending"));
                     lag.send_replace(
@@ -102,7 +107,7 @@ impl ConsumerRef {
         }
     }
 
-    async fn create(&self, begin: Begin) -> Result<Value, TransportError> {
+    async fn create(&self, settled: u64) -> Result<Value, TransportError> {
         tracing::info!(stream = %self.stream, consumer = %self.name, "creating a durable consumer");
         let mut config = json!({
             "durable_name": self.name,
@@ -112,38 +117,36 @@ impl ConsumerRef {
             // The bridge counts attempts itself; the server's limit would hide messages.
             "max_deliver": -1,
         });
-        if let Begin::At(sequence) = begin
-            && self.holds(sequence).await?
-        {
-            let start = json!({ "deliver_policy": "by_start_sequence", "opt_start_seq": sequence });
+        if settled > 0 && self.has_reached(settled).await? {
+            let first = settled + 1;
+            let start = json!({ "deliver_policy": "by_start_sequence", "opt_start_seq": first });
             merge(&mut config, start);
         }
         merge(&mut config, self.settings());
-        let mut info = self
-            .api
+        self.api
             .write_consumer(&self.stream, &self.name, config)
-            .await?;
-        Ok(info["config"].take())
+            .await
     }
 
     /// Whether the stream has reached that sequence. If not, it is a new stream of the same name, or lost its end, and
     /// must be read from the beginning.
-    async fn holds(&self, sequence: u64) -> Result<bool, TransportError> {
+    async fn has_reached(&self, settled: u64) -> Result<bool, TransportError> {
         let request = format!("STREAM.INFO.{}", self.stream);
         let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await?;
         let last = info
             .and_then(|info| info["state"]["last_seq"].as_u64())
             .unwrap_or(0);
-        if last + 1 < sequence {
+        if last < settled {
             tracing::error!(
-                stream = %self.stream, last_sequence = last, read_up_to = sequence - 1,
+                stream = %self.stream, last_sequence = last, read_up_to = settled,
                 "the stream has fewer messages than were read from it: reading it from the beginning"
             );
         }
-        Ok(last + 1 >= sequence)
+        Ok(last >= settled)
     }
 
-    async fn update(&self, config: Value) -> Result<Value, TransportError> {
+    async fn update(&self, info: Value) -> Result<Value, TransportError> {
+        let config = &info["config"];
         let mut desired = config.clone();
         if let Some(desired) = desired.as_object_mut() {
             desired.remove("filter_subject");
@@ -151,25 +154,23 @@ impl ConsumerRef {
         }
         merge(&mut desired, self.settings());
         if !self.api.config().manage {
-            if filter_of(&desired) != filter_of(&config)
-                && (!filter_of(&config).is_empty() || !self.is_whole_stream(&desired).await)
+            if filter_of(&desired) != filter_of(config)
+                && (!filter_of(config).is_empty() || !self.is_whole_stream(&desired).await)
             {
                 tracing::warn!(
                     stream = %self.stream, consumer = %self.name,
                     "the durable consumer reads other subjects than the binding names; its own filter is used"
                 );
             }
-            return Ok(config);
+            return Ok(info);
         }
-        if desired == config {
-            return Ok(config);
+        if desired == *config {
+            return Ok(info);
         }
         tracing::info!(stream = %self.stream, consumer = %self.name, "updating a durable consumer");
-        let mut info = self
-            .api
+        self.api
             .write_consumer(&self.stream, &self.name, desired)
-            .await?;
-        Ok(info["config"].take())
+            .await
     }
 
     /// Whether the stream has exactly the subjects of this filter, so that a consumer without a filter reads the same.
@@ -209,6 +210,18 @@ impl ConsumerRef {
                  nats consumer add {stream} {name} --pull --ack explicit --deliver all --max-deliver=-1"
             ),
         )
+    }
+}
+
+// === impl ConsumerState ===
+
+impl ConsumerState {
+    /// Reads an answer of the API.
+    fn read(info: &Value) -> Self {
+        Self {
+            limits: Limits::read(&info["config"]),
+            settled: info["ack_floor"]["stream_seq"].as_u64().unwrap_or(0),
+        }
     }
 }
 
@@ -272,7 +285,7 @@ pub(super) fn check(stream: &str, name: &str, config: &Value) -> Result<(), Tran
 }
 
 /// The filter subjects in the configuration of a consumer; none means all.
-fn filter_of(config: &Value) -> BTreeSet<&str> {
+pub(super) fn filter_of(config: &Value) -> BTreeSet<&str> {
     let mut filter = texts(&config["filter_subjects"]);
     filter.extend(
         config["filter_subject"]

@@ -25,7 +25,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::consumer::{Begin, ConsumerRef, Limits};
+use super::consumer::{ConsumerRef, ConsumerState, Limits};
 use super::core::{inbound, lane};
 use super::headers;
 use super::jetstream::position;
@@ -67,6 +67,10 @@ pub(super) struct DurableReader {
     link: Arc<Link>,
     consumer: ConsumerRef,
     limits: Limits,
+    /// Everything up to this sequence is acknowledged, so a new consumer of this name begins after it.
+    settled: u64,
+    /// What the server has last said about the consumer.
+    states: watch::Receiver<ConsumerState>,
     stage: Stage,
     /// Answers to pulls come on `{inbox}.{number of the pull}`.
     inbox: String,
@@ -77,7 +81,7 @@ pub(super) struct DurableReader {
     pulls: u64,
     /// How much the next pull may ask for.
     size: Size,
-    repair: Option<BoxFuture<'static, Limits>>,
+    repair: Option<BoxFuture<'static, ConsumerState>>,
     /// For malformed messages, after the connection was lost during a pull.
     search: Option<BoxFuture<'static, Result<Found, TransportError>>>,
     failed_searches: u32,
@@ -85,11 +89,14 @@ pub(super) struct DurableReader {
     unreadable: VecDeque<Stored>,
     /// Malformed messages that are not settled yet. Their acknowledgements would be lost if a pull brought the next one.
     recovering: HashSet<u64>,
-    /// Those that are settled, and would be found again while an earlier message is not.
+    /// Malformed messages that are settled. Until all messages before them are settled too, a search looks at them
+    /// again, and cannot see that they are.
     recovered: BTreeSet<u64>,
     recovery_end: Option<Instant>,
     /// How often in a row a pull was refused.
     refusals: u32,
+    /// How often in a row a pull got no answer at all.
+    silences: u32,
     ledger: Ledger,
     /// The messages to return to the server, because this subscription accepts no more.
     returned: BTreeMap<u64, Subject>,
@@ -114,11 +121,12 @@ enum Event {
     Stopped,
     Unwanted,
     ConnectionChanged(bool),
+    ConsumerSeen(ConsumerState),
     Searched(Result<Found, TransportError>),
     RecoveryOver,
     Verdicts(Vec<Settlement>),
     ProgressDue,
-    Repaired(Limits),
+    Repaired(ConsumerState),
     PullSilent,
     Messages(Option<Vec<async_nats::Message>>),
     Reserved(Option<Share>),
@@ -129,24 +137,28 @@ enum Event {
 // === impl DurableReader ===
 
 impl DurableReader {
-    /// Finds or creates the consumer and subscribes to the inbox. Pulls nothing before [`DurableReader::run`].
+    /// Finds or creates the consumer and subscribes to the inbox. Pulls nothing before [`DurableReader::run`]. The
+    /// sender tells the reader what the server says about the consumer from then on.
     pub(super) async fn open(
         client: Client,
         link: Arc<Link>,
         consumer: ConsumerRef,
         budget_bytes: usize,
         deliveries: mpsc::Sender<Delivery>,
-    ) -> Result<Self, TransportError> {
-        let limits = consumer.ensure(Begin::First).await?;
+    ) -> Result<(Self, watch::Sender<ConsumerState>), TransportError> {
+        let state = consumer.ensure(0).await?;
+        let (tell_state, states) = watch::channel(state);
         let inbox = client.new_inbox();
         let messages = subscribe_one(&client, format!("{inbox}.*"), None).await?;
         let budget = Budget::new(budget_bytes, consumer.max_ack_pending);
         let (verdict_sender, verdicts) = mpsc::channel(budget.all_messages as usize);
-        Ok(Self {
+        let reader = Self {
             client,
             link,
             consumer,
-            limits,
+            limits: state.limits,
+            settled: state.settled,
+            states,
             stage: Stage::Reading,
             inbox,
             messages: Some(messages.ready_chunks(CHUNK)),
@@ -162,13 +174,15 @@ impl DurableReader {
             recovered: BTreeSet::new(),
             recovery_end: None,
             refusals: 0,
+            silences: 0,
             ledger: Ledger::default(),
             returned: BTreeMap::new(),
             return_at: None,
             deliveries,
             verdicts,
             verdict_sender,
-        })
+        };
+        Ok((reader, tell_state))
     }
 
     /// Runs until it is stopped and outstanding deliveries have settled, or the time for that is over. Without a time
@@ -198,18 +212,13 @@ impl DurableReader {
                         break;
                     }
                 }
+                Event::ConsumerSeen(state) => self.update(state),
                 Event::Searched(found) => self.searched(found),
                 Event::RecoveryOver => self.end_recovery(),
                 Event::Verdicts(verdicts) => self.settle_all(verdicts).await,
                 Event::ProgressDue => self.send_progress().await,
-                Event::Repaired(limits) => {
-                    self.repair = None;
-                    self.limits = limits;
-                }
-                Event::PullSilent => {
-                    tracing::debug!(consumer = %self.consumer.name, "no response to the pull request: sending it again");
-                    self.pull = None;
-                }
+                Event::Repaired(state) => self.repaired(state),
+                Event::PullSilent => self.silent(),
                 Event::Messages(Some(messages)) => {
                     let now = Instant::now();
                     for message in messages {
@@ -231,7 +240,8 @@ impl DurableReader {
         stop: &CancellationToken,
         connection: &mut watch::Receiver<Connection>,
     ) -> Event {
-        let up = connection.borrow_and_update().up;
+        // A change since the last event is not marked as seen: it is an event too.
+        let up = connection.borrow().up;
         let reading = self.stage == Stage::Reading;
         let drain_end = match self.stage {
             Stage::Draining(until) => Some(until),
@@ -252,10 +262,11 @@ impl DurableReader {
             () = stop.cancelled(), if drain_end.is_none() => Event::Stopped,
             () = self.deliveries.closed(), if reading => Event::Unwanted,
             Ok(()) = connection.changed() => Event::ConnectionChanged(connection.borrow().up),
+            Ok(()) = self.states.changed() => Event::ConsumerSeen(*self.states.borrow()),
             // Kept while the connection is down: the client's queue would lose them.
             _ = self.verdicts.recv_many(&mut verdicts, CHUNK), if up => Event::Verdicts(verdicts),
             () = sleep_until(progress) => Event::ProgressDue,
-            limits = ended(&mut self.repair) => Event::Repaired(limits),
+            state = ended(&mut self.repair) => Event::Repaired(state),
             found = ended(&mut self.search), if reading => Event::Searched(found),
             () = sleep_until(watchdog) => Event::PullSilent,
             messages = next_of(&mut self.messages), if reading => Event::Messages(messages),
@@ -286,6 +297,23 @@ impl DurableReader {
             self.begin_search();
         }
         Ok(())
+    }
+
+    /// Takes over what the server says about the consumer.
+    fn update(&mut self, state: ConsumerState) {
+        self.settled = state.settled;
+        let ack_wait = state.limits.ack_wait;
+        if ack_wait < self.limits.ack_wait {
+            self.ledger.hasten(Instant::now() + ack_wait / 2);
+        }
+        self.limits = state.limits;
+    }
+
+    fn repaired(&mut self, state: ConsumerState) {
+        self.repair = None;
+        // The consumer may be a new one, which delivers them again.
+        self.recovered.clear();
+        self.update(state);
     }
 
     /// Looks for malformed messages. The answer comes after everything that was sent before, so also after their
@@ -493,8 +521,14 @@ impl DurableReader {
                 pull.alive(now);
                 return self.accepted();
             }
-            Status::PullOver => self.size = Size::Free,
-            Status::TooLarge => self.size = pull.after_too_large(),
+            Status::PullOver => {
+                self.size = Size::Free;
+                self.accepted();
+            }
+            Status::TooLarge => {
+                self.size = pull.after_too_large();
+                self.accepted();
+            }
             Status::ConsumerLost => {
                 // "No responders" has no description.
                 let code = message.status.map(|code| format!("status {code}"));
@@ -507,8 +541,24 @@ impl DurableReader {
 
     /// The server has accepted a pull.
     fn accepted(&mut self) {
-        if std::mem::take(&mut self.refusals) > 0 {
+        let was_refused = std::mem::take(&mut self.refusals) > 0;
+        let was_silent = std::mem::take(&mut self.silences) > 1;
+        if was_refused || was_silent {
             self.link.report(&self.consumer.title(), None);
+        }
+    }
+
+    /// The server has not answered a pull. If that happens again, it is reported. An idle consumer is not silent: its
+    /// server sends signs of life.
+    fn silent(&mut self) {
+        self.pull = None;
+        self.silences = self.silences.saturating_add(1);
+        tracing::debug!(consumer = %self.consumer.name, "no response to the pull request: sending it again");
+        if self.silences > 1 {
+            let cause =
+                "the server does not answer pulls; if the log names a refused permission, grant it";
+            self.link
+                .report(&self.consumer.title(), Some(Text::from_static(cause)));
         }
     }
 
@@ -516,6 +566,7 @@ impl DurableReader {
     /// reported, and the pauses grow.
     fn repair(&mut self, cause: &str) {
         let (consumer, link) = (self.consumer.clone(), Arc::clone(&self.link));
+        self.silences = 0;
         self.refusals += 1;
         let refusals = self.refusals;
         if refusals > 1 {
@@ -526,19 +577,19 @@ impl DurableReader {
             stream = %consumer.stream, consumer = %consumer.name, cause,
             "the durable consumer cannot be read: trying again"
         );
-        let begin = self.ledger.begin();
+        let settled = self.settled;
         self.repair = Some(
             async move {
                 let name = consumer.title();
                 let mut pause = MAX_PAUSE.min(FIRST_PAUSE * 2_u32.pow((refusals - 1).min(10)));
                 loop {
                     tokio::time::sleep(pause / 2 + jitter(pause / 2)).await;
-                    match consumer.ensure(begin).await {
-                        Ok(limits) => {
+                    match consumer.ensure(settled).await {
+                        Ok(state) => {
                             if refusals == 1 {
                                 link.report(&name, None);
                             }
-                            return limits;
+                            return state;
                         }
                         Err(error) => {
                             link.report(&name, Some(Text::from(error.to_string())));
@@ -704,5 +755,84 @@ async fn ended<T>(task: &mut Option<BoxFuture<'static, T>>) -> T {
     match task {
         Some(task) => task.await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Nats;
+    use super::super::mock::{Api, Mock, connect, consumer, listener, up};
+    use super::*;
+    use crate::transport::Health;
+
+    /// A reader on a server that answers only the requests of the API.
+    struct World {
+        reader: DurableReader,
+        tell_state: watch::Sender<ConsumerState>,
+        /// A view of the connection that has not seen it come up.
+        connection: watch::Receiver<Connection>,
+        stop: CancellationToken,
+        _kept: (Nats, Mock, mpsc::Receiver<Delivery>),
+    }
+
+    async fn world() -> World {
+        let listener = listener().await;
+        let nats = connect(&listener.local_addr().unwrap().to_string()).await;
+        let link = Arc::clone(&nats.inner.link);
+        let connection = link.connection();
+        let info = r#"{"config":{"ack_policy":"explicit"},"ack_floor":{"stream_seq":7}}"#;
+        let server = Mock::serve(listener, Api::Answer(info));
+        up(&nats).await;
+        let (deliveries, to_consumer) = mpsc::channel(1);
+        let client = nats.inner.client.clone();
+        let opened = DurableReader::open(client, link, consumer(&nats), 1000, deliveries).await;
+        let (reader, tell_state) = opened.unwrap();
+        World {
+            reader,
+            tell_state,
+            connection,
+            stop: CancellationToken::new(),
+            _kept: (nats, server, to_consumer),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_changes_during_an_event_is_the_next_event() {
+        let mut world = world().await;
+        let event = world.reader.next(&world.stop, &mut world.connection).await;
+        assert!(matches!(event, Event::ConnectionChanged(true)));
+    }
+
+    #[tokio::test]
+    async fn the_reader_follows_the_state_of_the_consumer() {
+        let mut world = world().await;
+        world.connection.mark_unchanged();
+        assert_eq!(world.reader.settled, 7);
+        let ack_wait = Duration::from_secs(1);
+        let limits = Limits {
+            ack_wait,
+            ..world.reader.limits
+        };
+        let state = ConsumerState { limits, settled: 9 };
+        world.tell_state.send_replace(state);
+        let event = world.reader.next(&world.stop, &mut world.connection).await;
+        let Event::ConsumerSeen(seen) = event else {
+            panic!("another event came first");
+        };
+        world.reader.update(seen);
+        assert_eq!(world.reader.settled, 9);
+        assert_eq!(world.reader.limits.ack_wait, ack_wait);
+    }
+
+    #[tokio::test]
+    async fn unanswered_pulls_are_reported_until_the_server_answers_one() {
+        let mut world = world().await;
+        let health = world.reader.link.health();
+        world.reader.silent();
+        assert_eq!(*health.borrow(), Health::Up);
+        world.reader.silent();
+        assert!(matches!(*health.borrow(), Health::Impaired(_)));
+        world.reader.accepted();
+        assert_eq!(*health.borrow(), Health::Up);
     }
 }

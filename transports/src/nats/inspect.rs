@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Nats;
-use super::api::{CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, api_error, merge};
+use super::api::{STREAM_NOT_FOUND, api_error, merge};
 use super::config::JetStreamConfig;
 use super::consumer::check;
 use super::permissions::Permissions;
@@ -98,9 +98,7 @@ impl Nats {
         stream: &str,
         name: &str,
     ) -> Result<Option<Value>, TransportError> {
-        let request = format!("CONSUMER.INFO.{stream}.{name}");
-        let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
-        let info = self.inner.api.info(&request, &missing).await?;
+        let info = self.inner.api.consumer_info(stream, name).await?;
         Ok(info.map(|mut info| info["config"].take()))
     }
 
@@ -164,9 +162,7 @@ impl Nats {
         if api.info(&streams, &[STREAM_NOT_FOUND]).await?.is_none() && !managed {
             return Err(missing(format!("find the JetStream stream {stream}")));
         }
-        let consumer = format!("CONSUMER.INFO.{stream}.{name}");
-        let absent = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
-        match api.info(&consumer, &absent).await? {
+        match api.consumer_info(stream, name).await? {
             Some(info) => check(stream, name, &info["config"]),
             None if config.manage => Ok(()),
             None => {

@@ -99,7 +99,7 @@ impl Replies {
                     }
                     None => return,
                 },
-                Ok(()) = connection.changed() => self.fail_lost(&mut unanswered),
+                Ok(()) = connection.changed() => self.fail_lost(&mut unanswered, &mut lookups),
                 refusal = refusals.recv() => unanswered.refused(refusal, self.link.user()),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)),
                     if next_deadline.is_some() => unanswered.expire(),
@@ -145,9 +145,11 @@ impl Replies {
         None
     }
 
-    /// Fails the questions on a lost connection: their answers will not come.
-    fn fail_lost(&self, unanswered: &mut Unanswered) {
-        for expected in unanswered.take(|expected| self.is_lost(expected)) {
+    /// Fails the questions on a lost connection, also those that wait for a lookup: their answers will not come.
+    fn fail_lost(&self, unanswered: &mut Unanswered, lookups: &mut Lookups) {
+        let mut lost = unanswered.take(|expected| self.is_lost(expected));
+        lost.extend(lookups.take(|expected| self.is_lost(expected)));
+        for expected in lost {
             expected.decide(Err(self.lost()));
         }
     }

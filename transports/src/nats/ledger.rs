@@ -1,6 +1,6 @@
 //! Outstanding deliveries: received and not settled.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use async_nats::Subject;
@@ -8,7 +8,6 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
-use super::consumer::Begin;
 use super::link::jitter;
 use crate::delivery::{Outcome, Settle};
 use crate::error::{TransportError, TransportErrorKind};
@@ -17,19 +16,12 @@ use crate::error::{TransportError, TransportErrorKind};
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// At most this many unsettled sequences are remembered: the lowest ones, because only the first counts.
-const REMEMBERED: usize = 4096;
-
 /// The outstanding deliveries, by their sequence in the stream.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     out: HashMap<u64, Out>,
-    /// When to send work-in-progress acks; all intervals are equal, so in order.
+    /// When to send work-in-progress acks, in order.
     progress: VecDeque<Progress>,
-    /// Received and not settled: outstanding, or waiting for redelivery.
-    unsettled: BTreeSet<u64>,
-    /// The sequence after the last message received.
-    next_sequence: Option<u64>,
     /// Distinguishes a delivery from an earlier one of the same sequence.
     deliveries: u64,
 }
@@ -85,12 +77,6 @@ impl Ledger {
         self.deliveries += 1;
         let delivery = self.deliveries;
         self.out.insert(sequence, Out { delivery, reply });
-        self.unsettled.insert(sequence);
-        if self.unsettled.len() > REMEMBERED {
-            self.unsettled.pop_last();
-        }
-        let after = sequence.saturating_add(1);
-        self.next_sequence = Some(self.next_sequence.map_or(after, |next| next.max(after)));
         self.expect(Progress {
             when: progress,
             sequence,
@@ -103,9 +89,6 @@ impl Ledger {
     pub(super) fn settle(&mut self, verdict: &Settlement) -> Option<Subject> {
         if self.out.get(&verdict.sequence)?.delivery != verdict.delivery {
             return None;
-        }
-        if verdict.outcome == Outcome::Settled {
-            self.unsettled.remove(&verdict.sequence);
         }
         self.out.remove(&verdict.sequence).map(|out| out.reply)
     }
@@ -125,10 +108,11 @@ impl Ledger {
         out.map(|(sequence, out)| (sequence, out.reply))
     }
 
-    /// Where a replacement of the consumer must begin: with the first unsettled message.
-    pub(super) fn begin(&self) -> Begin {
-        let first = self.unsettled.first().copied();
-        first.or(self.next_sequence).map_or(Begin::First, Begin::At)
+    /// Brings forward the work-in-progress acks that are due later: the ack wait has become shorter.
+    pub(super) fn hasten(&mut self, latest: Instant) {
+        for progress in &mut self.progress {
+            progress.when = progress.when.min(latest);
+        }
     }
 
     /// When the next work-in-progress ack is due.
@@ -324,27 +308,16 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_consumer_begins_with_the_first_unsettled_message() {
+    fn a_shorter_ack_wait_applies_to_earlier_deliveries() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
-        assert_eq!(ledger.begin(), Begin::First);
-        let deliveries: Vec<u64> = (5..9).map(|n| ledger.deliver(n, "a".into(), now)).collect();
-        for (sequence, outcome) in [
-            (5, Outcome::Settled),
-            (6, Outcome::Abandoned),
-            (7, Outcome::Settled),
-        ] {
-            ledger.settle(&verdict(
-                sequence,
-                deliveries[sequence as usize - 5],
-                outcome,
-            ));
+        let second = Duration::from_secs(1);
+        for (sequence, seconds) in [(1, 10), (2, 20), (3, 30)] {
+            ledger.deliver(sequence, "a".into(), now + seconds * second);
         }
-        assert_eq!(ledger.begin(), Begin::At(6));
-        let again = ledger.deliver(6, "a".into(), now);
-        ledger.settle(&verdict(6, again, Outcome::Settled));
-        assert_eq!(ledger.begin(), Begin::At(8));
-        ledger.settle(&verdict(8, deliveries[3], Outcome::Settled));
-        assert_eq!(ledger.begin(), Begin::At(9));
+        ledger.hasten(now + 15 * second);
+        let progress = ledger.progress.iter();
+        let due: Vec<u64> = progress.map(|it| (it.when - now).as_secs()).collect();
+        assert_eq!(due, [10, 15, 15]);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(super) struct Link {
     user: Text,
     /// Examines the servers when the client does not report the cause.
     probe: Probe,
-    /// The number of uninformative reports of the client since the last examination.
+    /// Whether the client has reported a failure without its cause since the last examination.
     is_unclear: AtomicBool,
 }
 
@@ -126,6 +126,15 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The pause of a closed client: it cannot be told to give up, only to wait.
 const CLOSED_PAUSE: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
+/// Receives the events of the client, which drops it when it ends.
+struct Events(Arc<Link>);
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.0.client_ended();
+    }
+}
+
 // === impl Link ===
 
 impl Link {
@@ -158,12 +167,12 @@ impl Link {
             probe: Probe::new(config)?,
             is_unclear: AtomicBool::new(false),
         });
-        let (events, pauses) = (Arc::clone(&link), Arc::clone(&link));
+        let (events, pauses) = (Events(Arc::clone(&link)), Arc::clone(&link));
         let options: ConnectOptions = config
             .options()?
             .subscription_capacity(subscription_capacity)
             .event_callback(move |event| {
-                events.on_event(&event);
+                events.0.on_event(&event);
                 std::future::ready(())
             })
             .reconnect_delay_callback(move |attempts| pauses.pause(attempts));
@@ -189,7 +198,7 @@ impl Link {
                 _ = every.tick() => {}
             }
             self.report_refusals(Instant::now());
-            let up = client.connection_state() == State::Connected;
+            let up = client.connection_state() == State::Connected && !self.is_closed();
             let reported = *self.connection.borrow();
             let differs = up != reported.up || connects(&client) != reported.epoch;
             // One difference may be an event on its way; two are a lost event.
@@ -221,7 +230,7 @@ impl Link {
             }
             Event::Closed => {
                 let epoch = self.connection.borrow().epoch;
-                self.blame(Text::from_static("closed"));
+                self.close();
                 self.set_connection(false, epoch);
             }
             Event::LameDuckMode => tracing::info!("the NATS server is about to stop"),
@@ -430,10 +439,7 @@ impl Link {
         let mut connection = self.connection.subscribe();
         let came_up = connection.wait_for(|now| now.up);
         match tokio::time::timeout_at(deadline, came_up).await {
-            _ if self.is_closed() => Err(TransportError::new(
-                TransportErrorKind::Closed,
-                "use a closed connection to NATS",
-            )),
+            _ if self.is_closed() => Err(closed()),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(self.disconnected("reach NATS")),
         }
@@ -481,6 +487,18 @@ impl Link {
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.blame(Text::from_static("closed"));
+    }
+
+    /// The client has ended, although nobody has closed it: it has panicked, and its state does not show that.
+    fn client_ended(&self) {
+        let epoch = self.connection.borrow().epoch;
+        if self.closed.swap(true, Ordering::Relaxed) || epoch == 0 {
+            return;
+        }
+        let ended = "the NATS client has ended: restart the process (a carriage return within a header makes it panic: then delete that message from its stream first)";
+        tracing::error!(servers = %self.servers, "{ended}");
+        self.blame(Text::from_static(ended));
+        self.set_connection(false, epoch);
     }
 
     fn is_closed(&self) -> bool {
@@ -600,6 +618,14 @@ impl Refusal {
 
 fn first_word(subject: &str) -> &str {
     subject.split('.').next().unwrap_or_default()
+}
+
+/// The error of everything that uses a closed connection.
+pub(super) fn closed() -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Closed,
+        "use a closed connection to NATS",
+    )
 }
 
 /// How many connections the client has had.

@@ -30,7 +30,7 @@ const MAX_KNOWN: usize = 1024;
 /// and has no leader by its end counts as missing until then.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// How long the API may take, if the request timeout of the client is not shorter.
+/// How long the API may take, also to create a managed stream, if the request timeout of the client is not shorter.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The requests to the API and its latest answers. Waiting publications keep their permits, which bounds their number.
@@ -80,28 +80,39 @@ impl Lookups {
         }
         self.waiting.remove(subject).unwrap_or_default()
     }
+
+    /// Takes the waiting publications to which this applies. Their lookups continue, for others.
+    pub(super) fn take(&mut self, which: impl Fn(&Expected) -> bool) -> Vec<Expected> {
+        let mut taken = Vec::new();
+        for waiting in self.waiting.values_mut() {
+            taken.extend(waiting.extract_if(.., |expected| which(expected)));
+        }
+        taken
+    }
 }
 
 /// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created.
 pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
-    let body = json!({ "subject": subject.as_str() });
-    let coverage =
-        match tokio::time::timeout(LOOKUP_TIMEOUT, api.command("STREAM.NAMES", &body)).await {
-            Ok(Ok(answer)) => match coverage(&answer) {
-                Coverage::NotCovered => match api.ensure_topic(&subject).await {
-                    Ok(true) => Coverage::Covered,
-                    Ok(false) => Coverage::NotCovered,
-                    Err(error) => Coverage::Undetermined(Some(error)),
-                },
-                kind => kind,
-            },
-            Ok(Err(error)) => Coverage::Undetermined(Some(error)),
-            Err(_) => Coverage::Undetermined(Some(TransportError::new(
-                TransportErrorKind::TimedOut,
-                "ask JetStream for STREAM.NAMES",
-            ))),
-        };
+    let coverage = match tokio::time::timeout(LOOKUP_TIMEOUT, ask(&api, &subject)).await {
+        Ok(Ok(coverage)) => coverage,
+        Ok(Err(error)) => Coverage::Undetermined(Some(error)),
+        Err(_) => Coverage::Undetermined(Some(TransportError::new(
+            TransportErrorKind::TimedOut,
+            "ask JetStream which stream stores the subject",
+        ))),
+    };
     (subject, coverage)
+}
+
+async fn ask(api: &Api, subject: &Topic) -> Result<Coverage, TransportError> {
+    let body = json!({ "subject": subject.as_str() });
+    let answer = api.command("STREAM.NAMES", &body).await?;
+    let found = coverage(&answer);
+    let is_missing = matches!(found, Coverage::NotCovered);
+    if is_missing && api.ensure_topic(subject).await? {
+        return Ok(Coverage::Covered);
+    }
+    Ok(found)
 }
 
 /// The answer in a list of stream names: a server writes an empty list as `null` or `[]`.
@@ -162,6 +173,20 @@ mod tests {
         let unknown = Some(TransportErrorKind::UnknownTopic);
         assert_eq!(ask(&mut lookups, "a", now), (false, unknown));
         assert_eq!(ask(&mut lookups, "a", now + CACHE_TTL), (true, None));
+    }
+
+    #[tokio::test]
+    async fn a_publication_of_a_lost_connection_does_not_wait_for_its_lookup() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        for connects in [1, 2] {
+            let (mut expected, _verdict) = expected("a", connects, Answer::Stored, 5);
+            expected.connects = connects;
+            lookups.no_responders(expected, now);
+        }
+        let lost = lookups.take(|expected| expected.connects == 1);
+        assert_eq!(lost.len(), 1);
+        let topic = Topic::new("a").unwrap();
+        assert_eq!(lookups.found(&topic, &Coverage::NotCovered, now).len(), 1);
     }
 
     #[tokio::test]

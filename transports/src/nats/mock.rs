@@ -1,5 +1,6 @@
 //! Tests against a minimal mock server, which fails on demand. Tests against real servers are in `tests/brokers`.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::FutureExt as _;
@@ -14,15 +15,19 @@ use crate::error::TransportErrorKind as Kind;
 
 /// The server's answer to a request of the JetStream API. A publication to any other subject has no responders.
 #[derive(Debug, Clone, Copy)]
-enum Api {
+pub(super) enum Api {
     Answer(&'static str),
+    /// The answers to requests whose subject contains a word. Others get none.
+    Answers(&'static [(&'static str, &'static str)]),
     NoResponders,
     Silent,
+    /// A message with a carriage return within a header.
+    Broken,
 }
 
 /// A server of one connection.
 #[derive(Debug)]
-struct Mock {
+pub(super) struct Mock {
     address: String,
     /// Requests of the API it got.
     api_requests: Arc<AtomicUsize>,
@@ -33,7 +38,7 @@ struct Mock {
 
 impl Mock {
     /// Serves the first connection that comes, or has come, to the listener.
-    fn serve(listener: TcpListener, api: Api) -> Self {
+    pub(super) fn serve(listener: TcpListener, api: Api) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let api_requests = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&api_requests);
@@ -86,10 +91,18 @@ async fn serve_connection(connection: TcpStream, api: Api, api_requests: &Atomic
                     line.clear();
                     continue;
                 };
+                let message = |json: &str| format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len());
                 let answer = match (is_api, api) {
                     (true, Api::Silent) => String::new(),
-                    (true, Api::Answer(json)) => {
-                        format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len())
+                    (true, Api::Broken) => {
+                        let headers = "NATS/1.0\r\na: b\rc\r\n\r\n";
+                        format!("HMSG {reply} {id} 20 20\r\n{headers}\r\n")
+                    }
+                    (true, Api::Answer(json)) => message(json),
+                    (true, Api::Answers(answers)) => {
+                        let mut answers = answers.iter();
+                        let found = answers.find(|(word, _)| subject.contains(*word));
+                        found.map_or_else(String::new, |(_, json)| message(json))
                     }
                     (false, _) | (true, Api::NoResponders) => {
                         format!("HMSG {reply} {id} 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
@@ -117,11 +130,11 @@ async fn send(write: &mut OwnedWriteHalf, line: &str) {
     let _ = write.write_all(line.as_bytes()).await;
 }
 
-async fn listener() -> TcpListener {
+pub(super) async fn listener() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
 
-async fn connect(address: &str) -> Nats {
+pub(super) async fn connect(address: &str) -> Nats {
     let config = NatsConfig {
         request_timeout: Duration::from_millis(300),
         ack_timeout: Duration::from_secs(20),
@@ -135,6 +148,23 @@ fn to(topic: &str, guarantee: Guarantee) -> Address {
         guarantee,
         ..Address::topic(Topic::new(topic).unwrap())
     }
+}
+
+/// A durable consumer `c` of the stream `S`. The binding names other subjects than its messages have.
+pub(super) fn consumer(nats: &Nats) -> ConsumerRef {
+    ConsumerRef {
+        api: nats.inner.api.clone(),
+        stream: "S".into(),
+        name: "c".into(),
+        topics: Arc::from([TopicFilter::new("other").unwrap()]),
+        max_ack_pending: 1,
+    }
+}
+
+/// Waits for the connection.
+pub(super) async fn up(nats: &Nats) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    nats.inner.link.up(deadline).await.unwrap();
 }
 
 /// The kind of error a stored publication ends with.
@@ -182,6 +212,101 @@ async fn a_subject_is_unknown_only_if_the_api_confirms_it() {
         assert_eq!(store(&nats, "a.b").await, expected, "{api:?}");
         assert_eq!(server.api_requests(), 1);
     }
+}
+
+#[tokio::test]
+async fn only_an_answer_of_the_api_means_that_no_stream_takes_a_subject() {
+    for (api, expected) in [
+        (Api::Answer(r#"{"total":0,"streams":null}"#), None),
+        (
+            Api::Answer(r#"{"error":{"code":503,"err_code":10076,"description":"not enabled"}}"#),
+            None,
+        ),
+        (Api::NoResponders, None),
+        (
+            Api::Answer(r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#),
+            Some(Kind::Other),
+        ),
+        (Api::Answer("{}"), Some(Kind::Other)),
+        (Api::Silent, Some(Kind::TimedOut)),
+    ] {
+        let server = Mock::start(api).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        let message_id = "1".into();
+        let to = to("a.b", Guarantee::StoredIfAny { message_id });
+        let sent = nats.send(&to, Message::plain("x")).await;
+        assert_eq!(sent.err().map(|error| error.kind()), expected, "{api:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_lookup_ends_also_if_the_stream_is_not_created() {
+    const NONE: &str = r#"{"total":0,"streams":null}"#;
+    let server = Mock::start(Api::Answers(&[("STREAM.NAMES", NONE)])).await;
+    let stream = r#"{"name":"S","subjects":["a.>"]}"#;
+    let config = NatsConfig {
+        request_timeout: Duration::from_secs(60),
+        jetstream: JetStreamConfig {
+            manage: true,
+            streams: vec![serde_json::from_str(stream).unwrap()],
+            ..JetStreamConfig::default()
+        },
+        ..NatsConfig::new([format!("nats://{}", server.address)])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    let topic = Topic::new("a.b").unwrap();
+    let looked = lookup::look_up(nats.inner.api.clone(), topic);
+    let looked = tokio::time::timeout(Duration::from_secs(30), looked).await;
+    let (_, coverage) = looked.expect("the lookup ends before the request");
+    let is_unknown = matches!(coverage, expected::Coverage::Undetermined(Some(_)));
+    assert!(is_unknown, "{coverage:?}");
+}
+
+#[tokio::test]
+async fn a_search_finds_the_malformed_messages_of_the_filter_of_the_consumer() {
+    const MESSAGE: &str = r#"{"message":{"subject":"a.b","hdrs":"TkFUUy8xLjANCm5vIGNvbG9uDQoNCg==","data":"","time":"2026-01-01T00:00:00Z"}}"#;
+    const A: &str = r#"{"config":{"filter_subject":"a.>"},"delivered":{"consumer_seq":9,"stream_seq":2},"ack_floor":{"stream_seq":1},"num_ack_pending":1}"#;
+    const OTHER: &str = r#"{"config":{"filter_subjects":["b","c"]},"delivered":{"consumer_seq":9,"stream_seq":2},"ack_floor":{"stream_seq":1},"num_ack_pending":1}"#;
+    for (answers, expected) in [
+        (&[("CONSUMER.INFO", A), ("MSG.GET", MESSAGE)], true),
+        (&[("CONSUMER.INFO", OTHER), ("MSG.GET", MESSAGE)], false),
+    ] {
+        let server = Mock::start(Api::Answers(answers)).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        let found = consumer(&nats).unreadable(HashSet::new()).await.unwrap();
+        assert_eq!(found.settled, 1);
+        let replies = found.found.iter().map(|stored| stored.reply.as_str());
+        // With the consumer's sequence of its last delivery: otherwise the server ignores a -NAK.
+        let reply = expected.then_some("$JS.ACK.S.c.1.2.9.0.0");
+        assert_eq!(replies.collect::<Vec<_>>(), Vec::from_iter(reply));
+    }
+}
+
+/// The state of the client does not show it.
+#[tokio::test]
+async fn a_client_that_panics_is_reported() {
+    let server = Mock::start(Api::Broken).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let mut health = nats.inner.link.health();
+    let subject = Topic::new("a.b").unwrap();
+    let ended = health.wait_for(
+        |now| matches!(now, Health::Down(cause) if cause.starts_with("the NATS client has ended")),
+    );
+    let asked = lookup::look_up(nats.inner.api.clone(), subject);
+    let (ended, _) = tokio::join!(tokio::time::timeout(Duration::from_secs(60), ended), asked);
+    assert!(ended.is_ok(), "it is not reported");
+    drop(ended);
+    // The comparison with the state of the client does not change that.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(matches!(
+        *nats.inner.link.health().borrow(),
+        Health::Down(_)
+    ));
+    let sent = nats.send(&to("a.b", Guarantee::Default), Message::plain("x"));
+    assert_eq!(sent.await.unwrap_err().kind(), Kind::Closed);
 }
 
 #[tokio::test]

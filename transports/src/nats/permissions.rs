@@ -45,7 +45,7 @@ impl Rights {
 }
 
 /// Whether every subject of the second pattern is one of the first.
-fn covers(wide: &str, narrow: &str) -> bool {
+pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     let mut narrow = narrow.split('.');
     for word in wide.split('.') {
         match (word, narrow.next()) {

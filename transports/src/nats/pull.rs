@@ -270,9 +270,7 @@ impl Status {
                 Self::ConsumerLost
             }
             // The other 409: leadership change, server shutdown, batch completed.
-            StatusCode::NOT_FOUND | StatusCode::TIMEOUT | StatusCode::REQUEST_TERMINATED => {
-                Self::PullOver
-            }
+            StatusCode::TIMEOUT | StatusCode::REQUEST_TERMINATED => Self::PullOver,
             // A bad request would be refused again at once.
             _ => Self::ConsumerLost,
         }
@@ -289,7 +287,6 @@ mod tests {
     fn statuses_of_a_pull() {
         for (code, description, expected) in [
             (100, "Idle Heartbeat", Status::Alive),
-            (404, "No Messages", Status::PullOver),
             (408, "Request Timeout", Status::PullOver),
             (409, "Message Size Exceeds MaxBytes", Status::TooLarge),
             (409, "Batch Completed", Status::PullOver),

@@ -15,7 +15,8 @@ use crate::message::Topic;
 /// At most this many answers are remembered.
 const MAX_KNOWN: usize = 1024;
 
-/// How long an answer is valid. Messages for a stream that was deleted are not confirmed meanwhile.
+/// How long an answer is valid. Meanwhile, messages for a new stream are published without its confirmation, and
+/// messages for a deleted one fail and are sent again.
 const CACHE_TTL: Duration = Duration::from_secs(10);
 
 /// The latest answers of the API.
@@ -25,10 +26,10 @@ pub(super) struct TakenSubjects(Mutex<HashMap<Topic, (Instant, bool)>>);
 // === impl TakenSubjects ===
 
 impl TakenSubjects {
-    /// Whether a stream takes the subject. If the API does not say, none does.
+    /// Whether a stream takes the subject. If JetStream is off, or the user may not ask, none does.
     ///
     /// # Errors
-    /// `Disconnected` without a connection.
+    /// Why the API did not answer. A stream may take the subject then, and its message would be lost unnoticed.
     pub(super) async fn is_taken(
         &self,
         api: &Api,
@@ -40,7 +41,10 @@ impl TakenSubjects {
         let is_taken = match Box::pin(look_up(api.clone(), subject.clone())).await.1 {
             Coverage::Covered => true,
             Coverage::Undetermined(Some(error))
-                if error.kind() == TransportErrorKind::Disconnected =>
+                if !matches!(
+                    error.kind(),
+                    TransportErrorKind::Unauthorised | TransportErrorKind::BadConfig
+                ) =>
             {
                 return Err(error);
             }

@@ -6,8 +6,11 @@
 //! A server accepts any bytes as headers and as a subject, but the client closes its connection when they break the
 //! format. JetStream would deliver the message again after each reconnect. So after a lost connection the reader asks the
 //! stream for the messages that were delivered and not acknowledged, and takes the malformed ones from its answer.
+//!
+//! Nothing helps against a carriage return within the value of a header: the client does not close its connection then,
+//! it panics (nats-io/nats.rs, pull request 1612), and the transport is down until the process is restarted.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::str::FromStr as _;
 
 use a2abus_plugin::Text;
@@ -19,10 +22,11 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
 use super::api::api_error;
-use super::consumer::ConsumerRef;
+use super::consumer::{ConsumerRef, filter_of};
 use super::core::topic_of;
 use super::headers::is_own;
 use super::ledger::Info;
+use super::permissions::covers;
 use crate::error::TransportError;
 use crate::message::{Headers, Message, Topic};
 
@@ -61,40 +65,42 @@ impl ConsumerRef {
     /// # Errors
     /// When JetStream does not answer, or the user may not ask.
     pub(super) async fn unreadable(self, known: HashSet<u64>) -> Result<Found, TransportError> {
-        let request = format!("CONSUMER.INFO.{}.{}", self.stream, self.name);
-        let info = self.api.command(&request, &json!({})).await?;
-        let sequence = |of: &str| info[of]["stream_seq"].as_u64().unwrap_or_default();
-        let (settled, delivered) = (sequence("ack_floor"), sequence("delivered"));
+        let Some(info) = self.api.consumer_info(&self.stream, &self.name).await? else {
+            // It has delivered nothing.
+            return Ok(Found {
+                settled: 0,
+                found: Vec::new(),
+            });
+        };
+        let number = |of: &str, name: &str| info[of][name].as_u64().unwrap_or_default();
+        let settled = number("ack_floor", "stream_seq");
+        let delivered = number("delivered", "stream_seq");
+        let last = number("delivered", "consumer_seq");
         let is_pending = info["num_ack_pending"] != 0;
-        let pending = (settled + 1..=delivered).take(MOST);
-        let pending = pending.filter(|sequence| is_pending && !known.contains(sequence));
-        let asked = stream::iter(pending).map(|sequence| self.stored(sequence));
+        let pending = unknown(settled, delivered, &known).filter(|_| is_pending);
+        let asked = stream::iter(pending).map(|sequence| self.stored(sequence, last));
         let mut answers = asked.buffered(AT_ONCE);
+        let filter = filter_of(&info["config"]);
         let mut found = Vec::new();
         while let Some(answer) = answers.next().await {
-            found.extend(answer?.filter(|stored| !stored.is_readable() && self.reads(stored)));
+            found.extend(answer?.filter(|stored| stored.passes(&filter) && !stored.is_readable()));
         }
         Ok(Found { settled, found })
     }
 
-    async fn stored(&self, sequence: u64) -> Result<Option<Stored>, TransportError> {
+    /// A message of the stream, to be settled as one that the consumer delivered. `last` is the consumer's own sequence
+    /// of its last delivery.
+    async fn stored(&self, sequence: u64, last: u64) -> Result<Option<Stored>, TransportError> {
         let request = format!("STREAM.MSG.GET.{}", self.stream);
         let answer = self.api.ask(&request, &json!({ "seq": sequence })).await?;
         match answer {
-            Ok(answer) => Ok(self.read(&answer["message"], sequence)),
+            Ok(answer) => Ok(self.read(&answer["message"], sequence, last)),
             Err(error) if error.err_code == NO_MESSAGE => Ok(None),
             Err(error) => Err(api_error(&request, error)),
         }
     }
 
-    /// Whether its filter accepts a message.
-    fn reads(&self, stored: &Stored) -> bool {
-        let topic = stored.message().map(|(topic, _)| topic);
-        let accepts = |topic: &Topic| self.topics.iter().any(|filter| filter.matches(topic));
-        self.topics.is_empty() || topic.as_ref().is_some_and(accepts)
-    }
-
-    fn read(&self, message: &Value, sequence: u64) -> Option<Stored> {
+    fn read(&self, message: &Value, sequence: u64, last: u64) -> Option<Stored> {
         let bytes = |name: &str| {
             let text = message[name].as_str().unwrap_or_default();
             STANDARD.decode(text).map(Bytes::from).ok()
@@ -107,8 +113,10 @@ impl ConsumerRef {
             subject: subject.to_owned(),
             headers: bytes("hdrs")?,
             body: bytes("data")?,
-            // The server finds a delivery by its sequence in the stream alone. Source: NATS ADR-15.
-            reply: format!("$JS.ACK.{stream}.{name}.1.{sequence}.{sequence}.0.0").into(),
+            // The server finds a delivery by its sequence in the stream. It ignores a -NAK whose consumer sequence is
+            // acknowledged or was never used; that of the last delivery is neither. Source: NATS ADR-15, and
+            // `processNak` of nats-server 2.15.
+            reply: format!("$JS.ACK.{stream}.{name}.1.{sequence}.{last}.0.0").into(),
             info: Info {
                 sequence,
                 attempt: 1,
@@ -116,6 +124,13 @@ impl ConsumerRef {
             },
         })
     }
+}
+
+/// The sequences after the settled ones, without the known ones. Some of them may be settled too.
+fn unknown(settled: u64, delivered: u64, known: &HashSet<u64>) -> impl Iterator<Item = u64> {
+    let sequences = settled + 1..=delivered;
+    let unknown = sequences.filter(move |sequence| !known.contains(sequence));
+    unknown.take(MOST)
 }
 
 // === impl Stored ===
@@ -126,7 +141,13 @@ impl Stored {
         self.headers.len() + self.body.len()
     }
 
-    /// Whether the client can read it. This mirrors its parser.
+    /// Whether a filter of a consumer, which is empty for all subjects, accepts it.
+    fn passes(&self, filter: &BTreeSet<&str>) -> bool {
+        filter.is_empty() || filter.iter().any(|pattern| covers(pattern, &self.subject))
+    }
+
+    /// Whether the client can read it. This mirrors `Connection::try_read_op` of async-nats 0.51, which divides the line
+    /// of a message with headers at every white space of Unicode, and that of one without headers only at spaces.
     fn is_readable(&self) -> bool {
         // The answer of the stream has this character in place of bytes that are not UTF-8.
         if self.subject.contains(char::REPLACEMENT_CHARACTER) {
@@ -135,25 +156,39 @@ impl Stored {
         if self.headers.is_empty() {
             return true;
         }
+        if self.subject.split_whitespace().count() != 1 {
+            return false;
+        }
         let Ok(text) = std::str::from_utf8(&self.headers) else {
             return false;
         };
-        let mut lines = text.lines();
+        let mut lines = text.lines().peekable();
         let status = lines.next().and_then(|line| line.strip_prefix("NATS/1.0"));
         let Some(status) = status.map(str::trim) else {
             return false;
         };
-        let code = status.split(' ').next().unwrap_or_default();
+        let code = status.split(' ').next().unwrap_or_default().trim();
         if !code.is_empty() && StatusCode::from_str(code).is_err() {
             return false;
         }
-        lines.all(|line| {
-            let is_continued = line.starts_with(char::is_whitespace);
-            let name = line.split_once(':').map(|(name, _)| name);
-            line.is_empty()
-                || is_continued
-                || name.is_some_and(|name| HeaderName::from_str(name).is_ok())
-        })
+        while let Some(line) = lines.next() {
+            if line.is_empty() {
+                continue;
+            }
+            let Some((name, value)) = line.split_once(':') else {
+                return false;
+            };
+            // Lines that begin with white space continue the value of the header before them, and only that.
+            let mut value = value.trim_start().to_owned();
+            while let Some(more) = lines.next_if(|line| line.starts_with(char::is_whitespace)) {
+                value.push_str(more);
+            }
+            // The client panics at a carriage return that ends no line.
+            if HeaderName::from_str(name).is_err() || value.trim_end().contains('\r') {
+                return false;
+            }
+        }
+        true
     }
 
     /// The message, with every header that has a name. `None` never happens.
@@ -206,7 +241,14 @@ mod tests {
             (&b""[..], true),
             (b"NATS/1.0\r\na: b\r\n\r\n", true),
             (b"NATS/1.0\r\na: b\r\n c\r\n\r\n", true),
+            (b"NATS/1.0\r\na: b\r\n c: d\r\n \r\n\r\nb: c\r\n\r\n", true),
+            (b"NATS/1.0\r\na: b\r\r\n\r\n", true),
             (b"NATS/1.0 404 No Messages\r\n\r\n", true),
+            (b"NATS/1.0 404\t No Messages\r\n\r\n", true),
+            (b"NATS/1.0\r\n x\r\n\r\n", false),
+            (b"NATS/1.0\r\n x: a\r\n\r\n", false),
+            (b"NATS/1.0\r\na: b\r\n\r\n c\r\n\r\n", false),
+            (b"NATS/1.0\r\na: b\rc\r\n\r\n", false),
             (b"NATS/1.0\r\nx-file: caf\xe9.txt\r\n\r\n", false),
             (b"NATS/1.0\r\n\xe9: a\r\n\r\n", false),
             (b"NATS/1.0\r\na b: c\r\n\r\n", false),
@@ -219,6 +261,19 @@ mod tests {
             assert_eq!(found, is_readable, "{}", String::from_utf8_lossy(headers));
         }
         assert!(!stored("a.\u{fffd}", b"").is_readable());
+        assert!(!stored("a\u{3000}b", b"NATS/1.0\r\n\r\n").is_readable());
+        assert!(stored("ab\u{3000}", b"NATS/1.0\r\n\r\n").is_readable());
+        assert!(stored("a\u{3000}b", b"").is_readable());
+    }
+
+    #[test]
+    fn known_messages_do_not_use_up_a_search() {
+        let most = MOST as u64;
+        let known: HashSet<u64> = (1..=most).collect();
+        let found: Vec<u64> = unknown(0, most + 2, &known).collect();
+        assert_eq!(found, [most + 1, most + 2]);
+        let all = unknown(5, 2 * most, &HashSet::new()).count();
+        assert_eq!(all, MOST);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //!                 └──────────────────────────────────────┘
 //! ```
 //! All lanes of a bridge share one [`Destinations`]. While every destination works, it costs one atomic read. The state of
-//! a failing destination is removed with the last copy that is held for it ([`Holder`]).
+//! a failing destination is removed with the last copy that is held for it, unless an operator has to repair it: then it
+//! stays until it works or the rules change ([`Holder`]).
 
 mod log;
 #[cfg(test)]
@@ -261,6 +262,26 @@ impl Destinations {
         Some(failing)
     }
 
+    /// Forgets a failure that no copy waits for any more.
+    fn forget(&self, table: &mut Table, destination: &Destination) {
+        if let Some(failing) = self.remove(table, destination) {
+            let shown = self.destination_name(destination);
+            self.log.forgotten(&shown, &failing.error);
+        }
+    }
+
+    /// Forgets the failures that no copy waits for. New rules may no longer name their destinations; if they do, the next
+    /// copy finds the failure again.
+    pub(super) fn forget_unheld(&self) {
+        let mut table = self.lock();
+        let is_unheld = |(_, failing): &(&Destination, &FailureState)| failing.holders == 0;
+        let unheld = table.failing.iter().filter(is_unheld);
+        let unheld: Vec<_> = unheld.map(|(destination, _)| destination.clone()).collect();
+        for destination in &unheld {
+            self.forget(&mut table, destination);
+        }
+    }
+
     /// Records that the bus has confirmed a copy: all waiting senders continue.
     pub(super) fn works(&self, destination: &Destination) {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -411,12 +432,7 @@ impl Drop for Holder {
         if failing.holders > 0 || stays {
             return;
         }
-        let failing = self.destinations.remove(&mut table, &self.destination);
-        drop(table);
-        if let Some(failing) = failing {
-            let shown = self.destinations.destination_name(&self.destination);
-            self.destinations.log.forgotten(&shown, &failing.error);
-        }
+        self.destinations.forget(&mut table, &self.destination);
     }
 }
 

@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::message::Message;
 use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::cli::bridge_client;
 use crate::cli::output::Closed;
 use crate::http::messages::Messages;
 use crate::http::negotiate::TIMEOUT_HEADER;
@@ -91,8 +92,6 @@ const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-/// How long a connection may take to open.
-const CONNECT: Duration = Duration::from_secs(10);
 /// How long the bridge may take to accept a notification or an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long cancelling the requests, ending a session, or writing the last messages may take.
@@ -117,12 +116,7 @@ impl Relay {
             let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
             headers.insert(TIMEOUT_HEADER.clone(), HeaderValue::from(milliseconds));
         }
-        let mut client = Client::builder()
-            .connect_timeout(CONNECT)
-            .default_headers(headers);
-        if endpoint.host_str().is_some_and(is_here) {
-            client = client.no_proxy();
-        }
+        let client = bridge_client::client(&endpoint).default_headers(headers);
         let (sender, output) = mpsc::channel(QUEUE);
         let link = Link {
             client: client.build()?,
@@ -321,12 +315,6 @@ fn note(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Whether a host is this machine, which needs no proxy.
-fn is_here(host: &str) -> bool {
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
 /// Writes one message on each line.
 async fn write(mut messages: mpsc::Receiver<Bytes>) -> anyhow::Result<()> {
     let output = io::stdout().as_fd().try_clone_to_owned();
@@ -476,7 +464,7 @@ impl Link {
         loop {
             let get = self.client.get(self.endpoint.clone());
             match self.send(get.header(ACCEPT, EVENTS)).await {
-                Ok(response) if response.status().is_client_error() => {
+                Ok(response) if has_no_stream(response.status()) => {
                     tracing::warn!(status = %response.status(), "the bridge has no stream for this session: the client does not learn of changed lists");
                     return;
                 }
@@ -486,6 +474,9 @@ impl Link {
                     while let Ok(Some(message)) = messages.next().await {
                         self.pass(message, &Text::default()).await;
                     }
+                }
+                Ok(response) if failed == 0 => {
+                    tracing::warn!(status = %response.status(), "the bridge does not open the stream of this session now: it is asked again");
                 }
                 Ok(_) | Err(_) => {}
             }
@@ -577,6 +568,15 @@ impl Link {
     fn questions(&self) -> MutexGuard<'_, Questions> {
         lock(&self.questions)
     }
+}
+
+/// Whether this answer to GET says that there is no stream: the bridge has none, or no longer knows the session. Other
+/// errors, such as 401 and 429, may pass.
+fn has_no_stream(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED | StatusCode::NOT_FOUND
+    )
 }
 
 /// Whether a message answers the request with this id. A batch has no id: any array answers it.

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::{Method, Url};
 
+use crate::cli::bridge_client::request;
 use crate::cli::command::{Misuse, Status};
 use crate::cli::output::Output;
 
@@ -129,9 +130,7 @@ impl AgentStorage {
         }
         let url = self.url_of(key)?;
         let secret = self.secret()?;
-        let request = reqwest::Client::new()
-            .request(method, url)
-            .header("x-api-key", secret);
+        let request = request(method, url)?.header("x-api-key", secret);
         let response = request.send().await;
         let response = response.with_context(|| format!("{} cannot be reached", self.url))?;
         let status = response.status();

@@ -13,6 +13,8 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, Request, StatusCode};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::error::Category;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -26,6 +28,7 @@ use crate::http::negotiate::{self, Accepts};
 use crate::http::respond::{json_response, no_content, refusal};
 use crate::http::sse::{Frame, frames_response};
 use crate::metrics::HttpPath;
+use crate::object;
 use crate::registry::{Agents, Announcement, Owner};
 
 /// The query of an announcement.
@@ -78,6 +81,17 @@ pub(super) async fn delete(
     };
     let response = done.map(|()| no_content());
     a2a.answered(HttpPath::A2aCards, response, dialect)
+}
+
+/// Reads a request body, which is a JSON object.
+pub(in crate::doors) fn read_body<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
+    object::from_slice(body).map_err(|error| match error.classify() {
+        // The text may be JSON of another type: then it is a syntax error, too.
+        Category::Syntax | Category::Eof if serde_json::from_slice::<IgnoredAny>(body).is_err() => {
+            (StatusCode::BAD_REQUEST, Failure::not_json(&error))
+        }
+        _ => bad_request(&error),
+    })
 }
 
 /// The refusal of a request whose path, query or body is not valid.

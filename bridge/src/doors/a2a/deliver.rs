@@ -221,12 +221,10 @@ impl Deliveries {
 
     async fn try_step(&self, key: &Text, failing: Option<FailedDelivery>) -> DeliveryResult {
         let webhooks = &self.push.webhooks;
-        let Some(stored) = webhooks.stored(key) else {
+        let has_news = |it: &StoredWebhook| self.tasks.has_news(&it.task, it.reached);
+        if !webhooks.stored(key).is_some_and(|stored| has_news(&stored)) {
             return DeliveryResult::Idle;
-        };
-        let Some(call) = self.next_call(&stored) else {
-            return DeliveryResult::Idle;
-        };
+        }
         match webhooks.claim(key).await {
             Ok(CallOwner::Ours) => {}
             Ok(CallOwner::Theirs) => return DeliveryResult::Idle,
@@ -238,6 +236,12 @@ impl Deliveries {
         if failing.is_some_and(|failing| Instant::now() < failing.next) {
             return DeliveryResult::Wait;
         }
+        // Only the claim shows which events another replica has delivered.
+        let stored = webhooks.stored(key);
+        let next = stored.and_then(|stored| Some((self.next_call(&stored)?, stored)));
+        let Some((call, stored)) = next else {
+            return DeliveryResult::Idle;
+        };
         let outcome = match self.send(&stored, call.body).await {
             Ok(()) => PushOutcome::Delivered,
             Err(refused) => {

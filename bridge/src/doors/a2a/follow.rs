@@ -15,7 +15,7 @@ use crate::calls::{CallError, Calls};
 use crate::http::sse::{Frame, frames_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::write::{StreamEvent, WriteContext};
-use crate::tasks::{Subscription, Task, Tasks};
+use crate::tasks::{Subscription, Task, Tasks, Update};
 
 /// The reader of a stream.
 #[derive(Debug, Clone)]
@@ -28,20 +28,33 @@ pub(super) struct Reader {
     pub(super) form: Form,
     /// How many messages of its history the first event has at most; `None` means all.
     pub(super) history: Option<usize>,
-    /// How long the stream may last.
-    pub(super) max_duration: Duration,
 }
 
 /// A running stream.
 struct Following {
     reader: Reader,
     context: Text,
-    subscription: Subscription,
+    events: TaskEvents,
     /// The last event that was sent.
     reached: Position,
+}
+
+/// The events of a task for one stream.
+pub(in crate::doors) struct TaskEvents {
+    calls: Arc<Calls>,
+    pub(in crate::doors) subscription: Subscription,
     until: Instant,
     /// Whether the bridge is shutting down, and its calls have ended.
     is_ending: bool,
+}
+
+/// Why a stream ends before its task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::doors) enum StreamEnd {
+    /// It has lasted as long as a stream may.
+    TimeOver,
+    /// The bridge is shutting down.
+    Draining,
 }
 
 /// How long a stream waits for the last event of its task when the bridge shuts down.
@@ -70,11 +83,9 @@ impl Reader {
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
         let following = Following {
-            until: Instant::now() + self.max_duration,
+            events: TaskEvents::new(&self.calls, subscription),
             reached: missed_since.unwrap_or(task.position),
             context: task.context,
-            subscription,
-            is_ending: false,
             reader: self,
         };
         let rest = stream::unfold((!is_over).then_some(following), |following| async move {
@@ -102,26 +113,52 @@ impl Reader {
     }
 }
 
-// === impl Following ===
+// === impl TaskEvents ===
 
-impl Following {
-    async fn next(mut self) -> Option<(Frame, Option<Self>)> {
+impl TaskEvents {
+    pub(in crate::doors) fn new(calls: &Arc<Calls>, subscription: Subscription) -> Self {
+        Self {
+            calls: Arc::clone(calls),
+            subscription,
+            until: Instant::now() + calls.stream_timeout(),
+            is_ending: false,
+        }
+    }
+
+    /// The next event.
+    pub(in crate::doors) async fn next(&mut self) -> Result<Result<Update, Lagged>, StreamEnd> {
         loop {
             let next = tokio::select! {
                 biased;
                 next = timeout_at(self.until, self.subscription.next()) => next,
                 // A task that ends with the bridge ends very soon.
-                () = self.reader.calls.given_up(), if !self.is_ending => {
+                () = self.calls.given_up(), if !self.is_ending => {
                     self.is_ending = true;
                     self.until = self.until.min(Instant::now() + LAST_EVENTS_TIMEOUT);
                     continue;
                 }
             };
-            match next {
-                Err(_) if self.is_ending => return Some((self.reader.failure(&drained()), None)),
+            return match next {
+                Ok(Ok(Some(step))) => Ok(Ok(step)),
+                Ok(Err(Lagged)) => Ok(Err(Lagged)),
+                Err(_) if !self.is_ending => Err(StreamEnd::TimeOver),
+                Err(_) | Ok(Ok(None)) => Err(StreamEnd::Draining),
+            };
+        }
+    }
+}
+
+// === impl Following ===
+
+impl Following {
+    async fn next(mut self) -> Option<(Frame, Option<Self>)> {
+        loop {
+            match self.events.next().await {
+                Err(StreamEnd::Draining) => {
+                    return Some((self.reader.failure(&drained()), None));
+                }
                 // The client can resume with the id of the last event.
-                Err(_) => return None,
-                Ok(Ok(None)) => return Some((self.reader.failure(&drained()), None)),
+                Err(StreamEnd::TimeOver) => return None,
                 Ok(Err(Lagged)) => {
                     let (tasks, task) = (&self.reader.tasks, &self.reader.task);
                     let (task, again) = tasks.follow(task, Some(self.reached))?;
@@ -129,9 +166,9 @@ impl Following {
                         let failure = Failure::call(&CallError::SlowCaller);
                         return Some((self.reader.failure(&failure), None));
                     }
-                    self.subscription = again;
+                    self.events.subscription = again;
                 }
-                Ok(Ok(Some(step))) => {
+                Ok(Ok(step)) => {
                     let of = WriteContext {
                         dialect: self.reader.form.dialect,
                         task: Some(&self.reader.task),
@@ -143,7 +180,8 @@ impl Following {
                     };
                     let frame = self.reader.frame(step.position, &written);
                     self.reached = step.position;
-                    let goes_on = !step.is_at_rest() || self.subscription.has_missed();
+                    let missed = self.events.subscription.has_missed();
+                    let goes_on = !step.is_at_rest() || missed;
                     return Some((frame, goes_on.then_some(self)));
                 }
             }

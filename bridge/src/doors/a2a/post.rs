@@ -224,7 +224,8 @@ async fn batch(a2a: &Arc<A2a>, common: &Common, head: &Head, units: Units) -> Re
             Reply::Stream(_) => Bytes::new(),
         }
     });
-    common.whole(array(&join_in_order(replies, MAX_CONCURRENT).await))
+    let replies = join_in_order(replies, MAX_CONCURRENT).await;
+    common.whole(common.budget.replace(array(&replies)))
 }
 
 /// The answer to one request, and its dialect.

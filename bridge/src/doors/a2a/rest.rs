@@ -395,8 +395,10 @@ impl RestRequest {
                 let mut params: Map<_, _> = serde_json::from_str(object(payload)?.get())
                     .map_err(|error| Failure::bad_params(&error.to_string()))?;
                 // A2A 0.3 has it in the query.
-                let id = of_query(head)?.remove("configId");
-                params.extend(id.map(|id| ("configId".to_owned(), id)));
+                if let Some(id) = of_query(head)?.remove("configId") {
+                    params.remove("config_id");
+                    params.insert("configId".to_owned(), id);
+                }
                 params
             }
             _ => of_query(head)?,
@@ -404,6 +406,8 @@ impl RestRequest {
         let is_push = matches!(self.method, Method::Push(_));
         let task = if is_push { "taskId" } else { "id" };
         if let Some(id) = &self.task {
+            // The name in the `.proto`, which would be a second one.
+            params.remove("task_id");
             params.insert(task.to_owned(), id.as_str().into());
         }
         if let Some(id) = &self.config {

@@ -188,9 +188,9 @@ impl A2aRequest<'_> {
         }
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
         let is_continuation = outbound.is_continuation;
-        let beginning = (id.clone(), self.beginning(agent, &outbound));
+        let beginning = self.beginning(agent, &outbound, &answer);
         let begun = self.begun((&id, room), webhook, streams);
-        let begun = tasks.begin(beginning, answer, first, begun);
+        let begun = tasks.begin((id.clone(), beginning), answer, first, begun);
         let (registered, subscribed) = in_time(begun, until, (&id, &self.a2a.door)).await?;
         registered?;
         if streams {
@@ -260,7 +260,8 @@ impl A2aRequest<'_> {
             (false, _) => Ok(()),
         };
         can_be_stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
-        if outbound.is_continuation {
+        // The task of a resumed request exists, and counts already.
+        if outbound.is_continuation || self.common.is_resumed {
             return Ok(None);
         }
         let settings = &self.a2a.settings;
@@ -279,10 +280,10 @@ impl A2aRequest<'_> {
         answer: Box<Answer>,
         until: Instant,
     ) -> (Box<Answer>, Result<FirstPart, Failure>) {
-        let on_drop = |answer| {
+        let on_drop = |answer: Box<Answer>| {
             let task = outbound.task.clone();
             let registering = self.webhook_of_task(&task, webhook.clone());
-            let beginning = (task, self.beginning(agent, outbound));
+            let beginning = (task, self.beginning(agent, outbound, &answer));
             let begun = registering.map(drop);
             drop(
                 self.a2a
@@ -346,8 +347,8 @@ impl A2aRequest<'_> {
         }
     }
 
-    /// The record with which the task of a message begins or continues.
-    fn beginning(&self, agent: &Text, outbound: &Outbound) -> Event {
+    /// The record with which the task of a message begins or continues. Each request of a batch has its own call.
+    fn beginning(&self, agent: &Text, outbound: &Outbound, answer: &Answer) -> Event {
         let message = outbound.message.clone();
         let event = if outbound.is_continuation {
             Event::Continued { message }
@@ -360,7 +361,7 @@ impl A2aRequest<'_> {
                 timestamp: crate::clock::rfc3339(crate::clock::now()),
             })
         };
-        event.from(Origin::beginning(self.common.call))
+        event.from(Origin::beginning(answer.call_id()))
     }
 
     /// Checks a message, and prepares the request for the agent: adds the context, and replaces the id of an existing

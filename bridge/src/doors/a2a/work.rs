@@ -105,7 +105,8 @@ impl A2aRequest<'_> {
             Method::Push(what) => Box::pin(self.push(what)).await?,
             Method::Send | Method::Stream => String::new(),
         };
-        Ok(self.whole(&result))
+        let body = self.parsed.form().result(&result);
+        Ok(Reply::Whole(self.common.charged(body)?))
     }
 
     /// Records the request in the access log.
@@ -113,8 +114,10 @@ impl A2aRequest<'_> {
         self.common.note(agent, self.parsed.name, outcome);
     }
 
+    /// The answer of an agent, in place of its part.
     pub(super) fn whole(&self, result: &str) -> Reply {
-        Reply::Whole(self.parsed.form().result(result))
+        let body = self.parsed.form().result(result);
+        Reply::Whole(self.common.budget.replace(body))
     }
 
     // === agents ===

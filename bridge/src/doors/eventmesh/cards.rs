@@ -12,13 +12,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::clock;
-use crate::doors::a2a::{A2a, bad_request, refusal_of};
+use crate::doors::a2a::{A2a, bad_request, read_body, refusal_of};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate;
 use crate::http::respond::{json_response, no_content};
 use crate::metrics::HttpPath;
-use crate::object;
 use crate::registry::request::Params;
 use crate::registry::{Announcement, AnnouncementError, RequestOrigin};
 
@@ -125,7 +124,7 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
     let renewed = async {
         let _charge = a2a.may_announce(&request)?;
         let body = a2a.door.body(request, a2a.door.largest_body()).await?;
-        let beat: Heartbeat = object::from_slice(&body).map_err(|error| bad_request(&error))?;
+        let beat: Heartbeat = read_body(&body)?;
         let claim = claim_of(beat.org_id, beat.unit_id, beat.agent_id)?;
         let registry = &a2a.settings.registry;
         let renewed = registry.renew(&claim).await;

@@ -16,9 +16,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::budget::Charge;
+use crate::budget::{Charge, ClientBudget};
 use crate::calls::failure::{Failure, Reason};
-use crate::doors::a2a::{A2a, bad_request, framed, holding, internal, refusal_of};
+use crate::doors::a2a::{
+    A2a, TaskEvents, bad_request, charge_of, framed, holding, internal, read_body, refusal_of,
+};
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
@@ -31,7 +33,7 @@ use crate::object;
 use crate::shares::Share;
 use crate::state::{Lagged, Position};
 use crate::tasks::model::{Content, Part, State as TaskState, new_id};
-use crate::tasks::{PageStart, Subscription, Task, Tasks};
+use crate::tasks::{PageStart, Task, Tasks};
 
 /// A request to create a task.
 #[derive(Debug, Deserialize)]
@@ -92,8 +94,7 @@ pub(super) async fn create(
     let respond = move |common, _head, body: Bytes| {
         async move {
             let Query(CreateQuery { mode }) = query.map_err(|error| bad_request(&error))?;
-            let request: TaskRequest =
-                object::from_slice(&body).map_err(|error| bad_request(&error))?;
+            let request: TaskRequest = read_body(&body)?;
             drop(body);
             created(&shared, common, &request, mode).await
         }
@@ -122,7 +123,7 @@ async fn created(
     let id =
         id.ok_or_else(|| refusal_of(Failure::new(Reason::BadAgentReply, "no task was created")))?;
     if mode == Mode::Sync
-        && let Ok(Some(task)) = timeout(WAIT.0, a2a.settings.tasks.at_rest(&id)).await
+        && let Some(Some(task)) = at_rest(a2a, &id, WAIT.0).await
     {
         return Ok(document(StatusCode::OK, &task_json(&id, &task)));
     }
@@ -168,18 +169,19 @@ pub(super) async fn list(
     request: Request<Body>,
 ) -> Response {
     let admitted = admit(&a2a, &request);
+    let budget = a2a.door.client_budget(request.extensions());
     let listed = async {
         let _held = admitted?;
         let Query(list) = query.map_err(|error| bad_request(&error))?;
         let latest = a2a.settings.tasks.latest().await;
         latest.map_err(|error| refusal_of(a2a.door.not_read("tasks", &error)))?;
-        listed(&a2a.settings.tasks, &list)
+        listed(&a2a.settings.tasks, &list, &budget)
     };
     let response = listed.await;
     answered(&a2a, &request, response)
 }
 
-fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
+fn listed(tasks: &Tasks, list: &List, budget: &ClientBudget) -> Result<Response, Refusal> {
     let (limit, offset) = (list.limit.unwrap_or(PAGE.0), list.offset.unwrap_or(0));
     if !(1..=PAGE.1).contains(&limit) {
         return Err(bad_request(&format!("limit must be 1 to {}", PAGE.1)));
@@ -194,6 +196,7 @@ fn listed(tasks: &Tasks, list: &List) -> Result<Response, Refusal> {
     let state = state.transpose()?;
     let request = |task: &Task| state.is_none_or(|state| state_name(task.status.state) == state);
     let page = tasks.list(None, request, (PageStart::Offset(offset), limit));
+    let _charge = charge_of(&page.tasks, budget).map_err(refusal_of)?;
     let tasks = page.tasks.iter().map(|(id, task)| task_json(id, task));
     let tasks: Vec<Value> = tasks.collect();
     let list = json!({
@@ -237,16 +240,26 @@ pub(super) async fn wait(
         let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad_request(&error))?;
         let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
-        match timeout(max_wait, a2a.settings.tasks.at_rest(&id)).await {
-            Ok(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task))),
-            Ok(None) => Err(refusal_of(not_found(&id))),
-            Err(_) => {
+        match at_rest(&a2a, &id, max_wait).await {
+            Some(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task))),
+            Some(None) => Err(refusal_of(not_found(&id))),
+            None => {
                 let task = a2a.settings.tasks.get(&id).unwrap_or(task);
                 Ok(document(StatusCode::ACCEPTED, &task_json(&id, &task)))
             }
         }
     };
     a2a.answered(HttpPath::A2aTasks, waited.await, dialect)
+}
+
+/// The task once it has ended or waits for its caller, `Some(None)` if there is none; `None` if that takes longer, or
+/// longer than the bridge runs.
+async fn at_rest(a2a: &A2a, id: &str, max_wait: Duration) -> Option<Option<Task>> {
+    tokio::select! {
+        biased;
+        task = timeout(max_wait, a2a.settings.tasks.at_rest(id)) => task.ok(),
+        () = a2a.door.calls.given_up() => None,
+    }
 }
 
 /// `GET /a2a/tasks/{task}/stream`.
@@ -260,6 +273,7 @@ pub(super) async fn follow(
     let last = last_event(request.headers());
     let followed = async {
         let (_charge, share) = admitted?;
+        let last = last?;
         let (id, _) = task(&a2a, name).await?;
         let tasks = Arc::clone(&a2a.settings.tasks);
         let subscribed = tasks.follow(&id, None);
@@ -274,7 +288,7 @@ pub(super) async fn follow(
         }
         let following = Following {
             tasks,
-            subscription,
+            events: TaskEvents::new(&a2a.door.calls, subscription),
             first: Some(first).filter(|_| !is_known),
             id,
         };
@@ -289,14 +303,19 @@ pub(super) async fn follow(
 }
 
 /// The last state that a client which reconnects has received.
-fn last_event(headers: &HeaderMap) -> Option<Position> {
-    headers.get(LAST_EVENT)?.to_str().ok()?.parse().ok()
+fn last_event(headers: &HeaderMap) -> Result<Option<Position>, Refusal> {
+    let id = headers.get(LAST_EVENT).filter(|id| !id.is_empty());
+    let position = id.map(|id| id.to_str().ok().and_then(|id| id.parse().ok()));
+    let unreadable = "Last-Event-ID is not an event id: send the id of the last event you received, or omit the header";
+    position
+        .map(|position| position.ok_or_else(|| bad_request(&unreadable)))
+        .transpose()
 }
 
 /// A task as a stream.
 struct Following {
     tasks: Arc<Tasks>,
-    subscription: Subscription,
+    events: TaskEvents,
     first: Option<Task>,
     id: Text,
 }
@@ -304,16 +323,15 @@ struct Following {
 // === impl Following ===
 
 impl Following {
-    /// The task after its next change. The stream ends with the last one.
+    /// The task after its next change. The stream ends with the last one, or with the bridge: then the client reconnects.
     async fn next(mut self) -> Option<(Frame, Option<Self>)> {
         let task = match self.first.take() {
             Some(task) => task,
-            None => match self.subscription.next().await {
-                Ok(Some(_)) => self.tasks.get(&self.id)?,
-                Ok(None) => return None,
+            None => match self.events.next().await.ok()? {
+                Ok(_) => self.tasks.get(&self.id)?,
                 Err(Lagged) => {
                     let (task, again) = self.tasks.follow(&self.id, None)?;
-                    self.subscription = again;
+                    self.events.subscription = again;
                     task
                 }
             },

@@ -1,6 +1,7 @@
 //! Sends a request to its agent, and the answer to the MCP client.
 
 use std::future::ready;
+use std::sync::Arc;
 
 use a2abus_plugin::Text;
 use a2abus_plugin::json::range_of;
@@ -91,7 +92,10 @@ impl McpRequest<'_> {
         options: CallOptions<'_>,
         mut skill_response: Option<SkillResponse>,
     ) -> Response {
-        let running = self.mcp.running.begin(self.session, self.recipient.id());
+        let running = Arc::clone(&self.running);
+        if running.token().is_cancelled() {
+            return self.cancelled();
+        }
         let called = Box::pin(self.common.call(self.unit.clone(), self.call, options)).await;
         if let Err(error) = &called
             && let Some(status) = status_of(error)
@@ -190,11 +194,13 @@ impl McpRequest<'_> {
                 Some(status) => refusal(status, &Failure::call(&error), &self.recipient),
                 None => self.error(&Failure::call(&error)),
             },
-            None => {
-                let message = "the client has cancelled this request";
-                self.error(&Failure::new(Reason::Cancelled, message))
-            }
+            None => self.cancelled(),
         }
+    }
+
+    fn cancelled(&self) -> Response {
+        let message = "the client has cancelled this request";
+        self.error(&Failure::new(Reason::Cancelled, message))
     }
 
     /// A stream without an initial message. Clients of revisions with resumable streams get an event id.
@@ -260,14 +266,20 @@ impl McpRequest<'_> {
 
     /// The response for a result without a call, with the members that the revision requires.
     pub(super) fn result(&self, result: &str) -> Response {
-        self.note(ANSWERED);
         let body = jsonrpc::result(self.recipient.id(), result);
-        self.whole(match self.mode {
+        let body = match self.mode {
             ProtocolMode::Sessions => body,
             ProtocolMode::Stateless { .. } => {
                 completed(&body, CACHEABLE_METHODS.contains(&self.method.as_str()))
             }
-        })
+        };
+        match self.common.charged(body) {
+            Ok(body) => {
+                self.note(ANSWERED);
+                self.whole(body)
+            }
+            Err(failure) => self.failed(&failure),
+        }
     }
 }
 

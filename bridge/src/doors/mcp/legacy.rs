@@ -22,6 +22,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::session::Session;
+use crate::budget::ClientBudget;
 use crate::calls::failure::Recipient;
 use crate::http::sse::read::Events;
 use crate::http::sse::{Frame, is_stream};
@@ -41,6 +42,8 @@ pub(super) struct StreamHandle {
 /// A POST for a stream, until it is answered.
 pub(super) struct Post {
     pub(super) sender: mpsc::Sender<Bytes>,
+    /// The budget of the messages that wait for the client.
+    pub(super) budget: ClientBudget,
     /// The recipient of a refusal, which needs the id because it goes to the stream.
     pub(super) recipient: Recipient,
     pub(super) _room: OwnedSemaphorePermit,
@@ -168,7 +171,7 @@ impl Drop for OpenStream {
 }
 
 /// Forwards a response to the stream: the messages of a stream, or one document.
-pub(super) async fn forward(response: Response, sender: &mpsc::Sender<Bytes>) {
+pub(super) async fn forward(response: Response, Post { sender, budget, .. }: &Post) {
     let mut events = is_stream(response.headers()).then(|| Events::new(usize::MAX));
     let mut document = BytesMut::new();
     let mut body = response.into_body().into_data_stream();
@@ -178,13 +181,13 @@ pub(super) async fn forward(response: Response, sender: &mpsc::Sender<Bytes>) {
             continue;
         };
         for message in events.push(&piece).unwrap_or_default() {
-            if sender.send(message).await.is_err() {
+            if sender.send(budget.replace(message)).await.is_err() {
                 return;
             }
         }
     }
     if !document.is_empty() {
         // The client may have disconnected.
-        let _ = sender.send(document.freeze()).await;
+        let _ = sender.send(budget.replace(document.freeze())).await;
     }
 }

@@ -18,6 +18,7 @@ use super::envelope::{Params, ProtocolMode, check_revision};
 use super::relay::NotRelayed;
 use super::revision::Revision;
 use super::round_state::RoundState;
+use super::running::Cancellable;
 use super::session::{SESSION, Session};
 use super::state::Mcp;
 use crate::calls::callid::CallId;
@@ -46,6 +47,8 @@ pub(super) struct McpRequest<'a> {
     pub(super) mode: ProtocolMode,
     /// Set if its client has sent it again, with the answers to questions of the agent.
     pub(super) round: Option<RoundState>,
+    /// Registered at once, so that a cancel finds it also before its agent has it.
+    pub(super) running: Arc<Cancellable>,
 }
 
 /// The common parts of the messages in one HTTP request.
@@ -153,7 +156,7 @@ impl Posted {
         if bodies.is_empty() {
             return accepted();
         }
-        self.common.whole(array(&bodies))
+        self.common.whole(common.budget.replace(array(&bodies)))
     }
 
     async fn one(
@@ -246,8 +249,13 @@ impl Posted {
                 common.headers = self.mcp.door.passed.of_request(&headers);
             }
         }
+        let running = self
+            .mcp
+            .running
+            .begin(self.session.as_ref(), recipient.id());
         Ok(McpRequest {
             mcp: &self.mcp,
+            running: Arc::new(running),
             common,
             call,
             session: self.session.as_ref(),

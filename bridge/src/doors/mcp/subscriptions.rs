@@ -284,15 +284,20 @@ impl Mcp {
             Ok(false) => {
                 self.ask_agent("resources/unsubscribe", caller, subscription)
                     .await;
-                // A client may have subscribed meanwhile, and the agent may have received that first.
-                if results.is_subscribed(subscription) {
-                    self.ask_agent("resources/subscribe", caller, subscription)
-                        .await;
-                }
+                self.subscribe_again(caller, subscription).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "the end of a subscription was not recorded: it expires after a day");
             }
+        }
+    }
+
+    /// Subscribes again after the agent got the end of a subscription: a client may have subscribed meanwhile, and the
+    /// agent may have received that first.
+    async fn subscribe_again(&self, caller: &Text, subscription: &Subscription) {
+        if self.door.results.is_subscribed(subscription) {
+            self.ask_agent("resources/subscribe", caller, subscription)
+                .await;
         }
     }
 
@@ -328,16 +333,18 @@ impl McpRequest<'_> {
             return match mcp.relay.unsubscribe(&caller, &subscription).await {
                 // The agent knows only one client, the bridge: its other clients would get no more changes.
                 Ok(true) => self.result("{}"),
-                Ok(false) => self.forwarded().await,
+                Ok(false) => {
+                    let response = self.forwarded().await;
+                    mcp.subscribe_again(&caller, &subscription).await;
+                    response
+                }
                 Err(error) => self.failed(&error.refusal().1),
             };
         }
-        let count = mcp
-            .door
-            .results
-            .subscriptions_of(&subscription.subscriber)
-            .len();
-        if count >= MAX_RESOURCES {
+        let results = &mcp.door.results;
+        let is_renewal = results.has_subscription(&subscription);
+        let count = results.subscriptions_of(&subscription.subscriber).len();
+        if count >= MAX_RESOURCES && !is_renewal {
             let message = format!("this session has {MAX_RESOURCES} subscriptions: end some first");
             return self.failed(&Failure::new(Reason::Exhausted, message));
         }
@@ -345,7 +352,8 @@ impl McpRequest<'_> {
             return self.failed(&error.refusal().1);
         }
         let (response, is_refused) = refused(self.forwarded().await).await;
-        if is_refused {
+        // The agent still has an earlier subscription: it ends at its own time.
+        if is_refused && !is_renewal {
             mcp.unsubscribe(&caller, &subscription).await;
         }
         response

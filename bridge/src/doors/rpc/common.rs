@@ -240,10 +240,15 @@ impl Common {
         if let Err(failure) = &answered {
             self.note_refusal(failure.reason_code());
         }
-        Some(match answered {
-            Ok(result) => jsonrpc::result(query.id.get(), &result),
-            Err(failure) => failure.render(&Recipient::of(unit)),
-        })
+        let result = answered.map(|result| jsonrpc::result(query.id.get(), &result));
+        let charged = result.and_then(|result| self.charged(result));
+        Some(charged.unwrap_or_else(|failure| failure.render(&Recipient::of(unit))))
+    }
+
+    /// Charges a document that the bridge makes itself, until it is sent. A small batch may ask for many large ones.
+    pub(in crate::doors) fn charged(&self, document: Bytes) -> Result<Bytes, Failure> {
+        let charged = self.budget.hold(document);
+        charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))
     }
 
     /// Publishes a notification. Unless they set earlier ones, all notifications of a batch share one deadline.

@@ -489,7 +489,11 @@ impl ClaimedRequest {
             return;
         }
         if sent_calls.is_empty() {
-            return self.results.release(&self.key, &self.call).await;
+            // Of a resumed request, the first replica has sent the call.
+            if !self.common.is_resumed {
+                self.results.release(&self.key, &self.call).await;
+            }
+            return;
         }
         match body.and_then(|body| stored_response(head, body)) {
             Some(stored_response) => {

@@ -6,6 +6,7 @@ use a2abus_executor::{Admitted, Agent, Clock, Exceeded, Limit, Quotas, Usage, Wi
 use http::{HeaderMap, header};
 
 use crate::http::Peer;
+use crate::shares::client_of;
 use crate::workflows::{Directory, Member};
 
 /// Counts requests against the limits.
@@ -80,8 +81,8 @@ impl Gate {
             }
             Caller::Unknown | Caller::WrongKey => {
                 let peer = head.extensions.get::<Peer>();
-                let peer = peer.map_or("", |peer| &peer.name);
-                self.of_peers.admit(peer, &WITHOUT_KEY)
+                let client = peer.map(|peer| client_of(&peer.name)).unwrap_or_default();
+                self.of_peers.admit(&client, &WITHOUT_KEY)
             }
         }
     }

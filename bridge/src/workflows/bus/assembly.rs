@@ -47,6 +47,19 @@ pub(super) struct Budget {
     pub(super) bytes: usize,
 }
 
+/// What becomes of a line.
+#[derive(Debug)]
+pub(super) enum Added {
+    /// It waits for other lines.
+    Waits,
+    /// It makes its workflow complete or too large.
+    Whole(CompleteWorkflow),
+    /// It is the `beginExecution` line of a workflow that was cancelled.
+    Cancelled(CompleteWorkflow),
+    /// Its workflow was answered before.
+    Late(Arc<Held>),
+}
+
 /// Why an incomplete workflow is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Incomplete {
@@ -72,8 +85,17 @@ struct Assembly {
     held: Vec<Arc<Held>>,
     began: Instant,
     touched: Instant,
-    /// Whether it was answered while incomplete. Its further lines are dropped.
-    is_over: bool,
+    /// Why it was answered while incomplete. Its further lines are dropped.
+    over: Option<Over>,
+    /// The number of lines with which the workflow lacked operations. Checking it again with as many costs time for
+    /// nothing.
+    lacking_with: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Cancelled,
+    TooLarge,
 }
 
 #[derive(Debug)]
@@ -104,19 +126,15 @@ impl Assemblies {
         }
     }
 
-    /// Adds a line. Returns the workflow if the line makes it complete or too large.
-    pub(super) fn line(
-        &mut self,
-        client: WorkflowClient,
-        body: Bytes,
-        held: Arc<Held>,
-    ) -> Option<CompleteWorkflow> {
-        let key = AssemblyKey::of(&client)?;
+    /// Adds a line.
+    pub(super) fn line(&mut self, client: WorkflowClient, body: Bytes, held: Arc<Held>) -> Added {
+        let Some(key) = AssemblyKey::of(&client) else {
+            return Added::Waits;
+        };
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
-        if assembly.is_over {
-            held.done();
-            return None;
+        if assembly.over.is_some() {
+            return Added::Late(held);
         }
         assembly.held.push(held);
         if !assembly.has(&client) {
@@ -124,39 +142,49 @@ impl Assemblies {
             assembly.lines.push(Line { client, body });
         }
         if assembly.bytes > self.limits.max_bytes {
-            assembly.is_over = true;
-            return assembly.take();
+            assembly.over = Some(Over::TooLarge);
+            return Added::of(assembly.take());
         }
         self.if_whole(&key)
     }
 
-    /// Adds the `beginExecution` line. Returns the workflow if it is complete.
-    pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Option<CompleteWorkflow> {
+    /// Adds the `beginExecution` line.
+    pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Added {
         let key = AssemblyKey::of(&job.client);
         let is_known = key.as_ref().is_some_and(|key| self.open.contains_key(key));
         // A single line can be a complete workflow.
         let (Some(key), true) = (key, is_known || job.client.seq.is_some_and(|seq| seq > 0)) else {
             let held = vec![held];
-            return Some(CompleteWorkflow { job, held });
+            return Added::Whole(CompleteWorkflow { job, held });
         };
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
-        if assembly.is_over {
+        if let Some(over) = assembly.over {
             self.open.remove(&key);
-            held.done();
-            return None;
+            return match over {
+                // The workflow may have been sent again, and its sender waits for an answer.
+                Over::Cancelled => {
+                    let held = vec![held];
+                    Added::Cancelled(CompleteWorkflow { job, held })
+                }
+                Over::TooLarge => Added::Late(held),
+            };
         }
         assembly.held.push(held);
         assembly.begin = Some(job);
+        assembly.lacking_with = None;
         self.if_whole(&key)
     }
 
-    fn if_whole(&mut self, key: &AssemblyKey) -> Option<CompleteWorkflow> {
-        let assembly = self.open.get(key)?;
+    fn if_whole(&mut self, key: &AssemblyKey) -> Added {
+        let Some(assembly) = self.open.get_mut(key) else {
+            return Added::Waits;
+        };
         if !assembly.is_whole(&self.limits) {
-            return None;
+            return Added::Waits;
         }
-        self.open.remove(key)?.take()
+        let whole = self.open.remove(key);
+        Added::of(whole.and_then(Assembly::into_whole))
     }
 
     /// When the first workflow times out.
@@ -222,7 +250,7 @@ impl Assemblies {
         };
         let assembly = self.open.get_mut(&key)?;
         assembly.touched = Instant::now();
-        assembly.is_over = true;
+        assembly.over = Some(Over::Cancelled);
         assembly.take()
     }
 
@@ -230,6 +258,14 @@ impl Assemblies {
     pub(super) fn give_up(&mut self) {
         let held = self.open.drain().flat_map(|(_, assembly)| assembly.held);
         held.for_each(Held::give_up);
+    }
+}
+
+// === impl Added ===
+
+impl Added {
+    fn of(whole: Option<CompleteWorkflow>) -> Self {
+        whole.map_or(Self::Waits, Self::Whole)
     }
 }
 
@@ -293,7 +329,8 @@ impl Assembly {
             held: Vec::new(),
             began: now,
             touched: now,
-            is_over: false,
+            over: None,
+            lacking_with: None,
         }
     }
 
@@ -318,7 +355,7 @@ impl Assembly {
         })
     }
 
-    fn is_whole(&self, limits: &WorkflowLimits) -> bool {
+    fn is_whole(&mut self, limits: &WorkflowLimits) -> bool {
         let Some(begin) = &self.begin else {
             return false;
         };
@@ -335,10 +372,19 @@ impl Assembly {
         };
         let before = |first: i64| {
             let there = places.range(first..last.max(first)).count();
-            i64::try_from(there).is_ok_and(|there| there == last - first)
+            i64::try_from(there).is_ok_and(|there| last.checked_sub(first) == Some(there))
         };
+        if before(0) {
+            return true;
+        }
+        let number = places.range(..last).count();
+        if !before(1) || self.lacking_with == Some(number) {
+            return false;
+        }
         // Some clients count from 1. Then only the workflow itself shows that there is no line 0.
-        before(0) || (before(1) && self.defines_its_operations(limits))
+        let is_whole = self.defines_its_operations(limits);
+        self.lacking_with = (!is_whole).then_some(number);
+        is_whole
     }
 
     /// Whether all operations that the workflow names are defined, whatever else is wrong with it.

@@ -8,7 +8,7 @@ use super::WorkflowBinding;
 use super::answer::{AnswerSize, ProgressMessage, WorkflowAnswer};
 use super::ask::Action;
 use super::client::{Progress, WorkflowClient};
-use crate::bus::deadletter::{Reason, Undeliverable, Undelivered};
+use crate::bus::deadletter::{Reason, Undeliverable};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, confirmed};
 use crate::calls::reply::spring;
 use crate::pipeline::held::Held;
@@ -66,13 +66,7 @@ impl WorkflowBinding {
 
     /// Publishes a dead letter for a message, or for one unit of it, and waits for the confirmation.
     pub(super) async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
-        let of = Undelivered {
-            message: &held.message,
-            topic: &held.topic,
-            origin: held.origin.as_ref(),
-            agent: None,
-            call: None,
-        };
+        let of = held.undelivered();
         let dead_letter = self.intake.dead_letters.dead_letter(&of, body, reason);
         let replacement =
             |copy, error: &TransportError| self.intake.dead_letters.replacement(copy, error);

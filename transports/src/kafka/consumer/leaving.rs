@@ -4,17 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{CommitMode, Consumer as _};
-use rdkafka::topic_partition_list::TopicPartitionListElem;
+use rdkafka::consumer::Consumer as _;
 
-use super::super::rebalance::{Client, list, store};
+use super::super::rebalance::{Client, is_committed, store};
 use super::super::thread::spawn;
 use super::{Session, TICK};
-use crate::message::Topic;
 use crate::transport::CloseDeadlines;
 
-/// The timeout of a request for the committed offsets. During a rebalance the coordinator answers only when that is over.
-pub(super) const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a member that stops may wait for its first assignment. A new group needs about 3 s
 /// (`group.initial.rebalance.delay.ms`).
 const FIRST_WAIT: Duration = Duration::from_secs(5);
@@ -125,7 +121,9 @@ impl Session<'_> {
             // A rebalance may have discarded positions that were stored before.
             let settled = self.task.intake.settled_positions();
             store(&self.client, settled.clone());
-            if settled.is_empty() || (self.cluster_answers() && self.is_committed(settled, until)) {
+            if settled.is_empty()
+                || (self.cluster_answers() && is_committed(&self.client, settled, until))
+            {
                 return;
             }
             if Instant::now() >= until || !self.cluster_answers() {
@@ -139,30 +137,6 @@ impl Session<'_> {
 
     fn cluster_answers(&self) -> bool {
         self.task.plan.pulse.answers_for() > Duration::ZERO
-    }
-
-    /// Commits the stored positions, and returns whether the group has these positions. There is no callback for this
-    /// commit, so the coordinator is asked.
-    fn is_committed(&self, settled: Vec<(Topic, i32, i64)>, until: Instant) -> bool {
-        let timeout = COMMITTED_TIMEOUT.min(until.saturating_duration_since(Instant::now()));
-        // By name, for the reason in `commit_again`.
-        let committed = list(settled)
-            .and_then(|settled| {
-                self.client.commit(&settled, CommitMode::Async)?;
-                Ok(settled)
-            })
-            .and_then(|settled| {
-                let committed = self.client.committed_offsets(settled.clone(), timeout)?;
-                let is_behind = |at: &TopicPartitionListElem<'_>| {
-                    let found = committed.find_partition(at.topic(), at.partition());
-                    found.and_then(|found| found.offset().to_raw()) < at.offset().to_raw()
-                };
-                Ok(!settled.elements().iter().any(is_behind))
-            });
-        committed.unwrap_or_else(|error| {
-            tracing::debug!(%error, "cannot tell yet whether the last Kafka commit succeeded");
-            false
-        })
     }
 }
 

@@ -1,0 +1,55 @@
+//! The HTTP client of the commands that call a running bridge.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use reqwest::redirect::Policy;
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder, Url};
+
+/// How long a connection may take to open.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long the bridge may be silent. It sends a comment on its streams every 15 s.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A client for the bridge at `url`. A bridge on this machine is called without a proxy.
+pub(super) fn client(url: &Url) -> ClientBuilder {
+    let client = Client::builder().connect_timeout(CONNECT);
+    match url.host_str().is_some_and(is_here) {
+        true => client.no_proxy(),
+        false => client,
+    }
+}
+
+/// A request to the bridge. It follows no redirects, because they could take an API key to another server.
+///
+/// # Errors
+/// When the client cannot be created.
+pub(super) fn request(method: Method, url: Url) -> reqwest::Result<RequestBuilder> {
+    let client = client(&url).read_timeout(SILENCE).redirect(Policy::none());
+    Ok(client.build()?.request(method, url))
+}
+
+/// Whether a host is this machine, which needs no proxy.
+fn is_here(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_needs_no_proxy() {
+        for (url, expected) in [
+            ("http://localhost:8080/", true),
+            ("http://127.0.0.1:8080/", true),
+            ("http://[::1]:8080/", true),
+            ("http://bridge:8080/", false),
+            ("http://10.0.0.1:8080/", false),
+        ] {
+            let url: Url = url.parse().unwrap();
+            assert_eq!(url.host_str().is_some_and(is_here), expected, "{url}");
+        }
+    }
+}
