@@ -457,7 +457,10 @@ impl AttachedBinding {
                 let entered = self.enter(&request.id);
                 work.push(self.serve(request, entered, held).boxed());
             }
-            Ok(Ask::Expired(request)) => work.push(self.expired(request, held).boxed()),
+            Ok(Ask::Expired(request)) => {
+                let entered = self.enter(&request.id);
+                work.push(self.expired(request, entered, held).boxed());
+            }
             Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
             Ok(Ask::Cancel(id)) if self.cancel(&id) => held.done(),
             Ok(Ask::Cancel(id)) if is_reply_id(&id) => {

@@ -41,7 +41,7 @@ mod service;
 mod sync;
 
 pub use answer::Answer;
-pub(crate) use answer::{Prepared, RecordedParts, SentCalls, TAKEOVER};
+pub(crate) use answer::{GAP_TIMEOUT, Prepared, RecordedParts, SentCalls, TAKEOVER};
 pub use answer_outcome::{AnswerOutcome, Unanswerable};
 pub use error::{Bound, CallError, DestinationRefused, NoAnswer, RequestState};
 pub(crate) use open::{Exchange, Opened, with_token};

@@ -701,7 +701,7 @@ const FOLLOWED_LOST: Definition = Definition {
     name: "a2abus_followed_calls_dropped_total",
     unit: "calls",
     labels: &[],
-    help: "Calls of other replicas whose answers this replica no longer follows, because it lost their bus, ran short of memory, or an E2A record is missing.",
+    help: "Calls of other replicas whose answers this replica no longer follows, because it lost their bus, the number of partitions of the reply topic changed, memory ran short, or an E2A record was missing.",
 };
 
 const BUDGET_REFUSED: Definition = Definition {

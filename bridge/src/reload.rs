@@ -55,6 +55,8 @@ const A2A: [&str; 7] = [
     "a2a.max_tasks_per_context",
 ];
 const LOG: &str = "telemetry.log";
+/// The settings that name destinations.
+const ROUTING: [&str; 3] = ["routes", "default_route", "agents"];
 const WORKFLOWS: [&str; 3] = [
     "workflows.apis",
     "workflows.credentials",
@@ -261,7 +263,9 @@ impl ConfigReloader {
         }
         // Nothing can fail from here on.
         self.publisher.outbound().replace(&rules);
-        self.publisher.forget_unheld();
+        if changes.iter().any(|change| is_in(change, &ROUTING)) {
+            self.publisher.forget_unheld();
+        }
         if let Some(log) = &self.log
             && changes.iter().any(|change| change.is_in(LOG))
         {

@@ -69,7 +69,7 @@ pub(crate) async fn start<T, F: Future<Output = Result<T, TransportError>>>(
 
 /// The cause while the cluster refuses a permission to a reader.
 pub(crate) fn refused() -> String {
-    format!("the cluster refuses it a permission: {GRANT}")
+    format!("the cluster denies it a permission: {GRANT}")
 }
 
 /// Waits before a part that ended by itself is started again, if it ended soon after it `began`.

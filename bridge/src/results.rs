@@ -188,7 +188,9 @@ impl Results {
     pub(crate) fn key_state(&self, key: &str, claim: &Claim) -> Option<KeyState> {
         let now = clock::milliseconds(clock::now());
         self.view.read(|entries| {
-            let claimed = claimed(entries, key)?;
+            let Some(claimed) = claimed(entries, key) else {
+                return entries.is_forgotten(key).then_some(KeyState::Forgotten);
+            };
             let call = &claimed.claim.call;
             let is_recorded_elsewhere =
                 followed(entries, call).is_some_and(FollowedCall::is_recorded_elsewhere);
@@ -197,10 +199,17 @@ impl Results {
         })
     }
 
-    /// Whether a request was claimed before, once the log has been read.
-    pub(crate) async fn is_claimed(&self, key: &str, claim: &Claim) -> Result<bool, StateError> {
-        self.view.caught_up().await?;
-        Ok(self.key_state(key, claim).is_some())
+    /// The state of a key for a request, after all records that other replicas have written so far.
+    ///
+    /// # Errors
+    /// When the log is not read in time.
+    pub(crate) async fn latest_state(
+        &self,
+        key: &str,
+        claim: &Claim,
+    ) -> Result<Option<KeyState>, StateError> {
+        self.view.latest(LATEST).await?;
+        Ok(self.key_state(key, claim))
     }
 
     /// Runs `work`, and renews its claim until it ends.
@@ -983,6 +992,37 @@ mod tests {
         assert!(results.is_over(session));
         assert!(!results.is_over("mcp-session-open"));
         assert!(results.subscriptions_of(session).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_whose_entry_was_removed_is_not_free() {
+        let options = ViewOptions {
+            memory_bytes: 20_000,
+        };
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let (view, _task) = View::start(log, ResultFold, options);
+        let results = Results::new(view, true, &LogLimits::default());
+        results.claim(KEY, &claim("a"), LONG).await.unwrap();
+        results.give_up(KEY, &"a".into()).await;
+        let mut others = 0;
+        while results.view.read(|entries| entries.get(KEY).is_some()) {
+            others += 1;
+            let other = format!("mcp-session-{others}");
+            results.note_over(&other).await.unwrap();
+        }
+        let state = results.key_state(KEY, &claim("b"));
+        assert!(matches!(state, Some(KeyState::Forgotten)), "{state:?}");
+        assert!(results.key_state("key-2", &claim("b")).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_latest_state_of_a_key_includes_the_records_of_other_replicas() {
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        second.view.latest(LATEST).await.unwrap();
+        first.claim(KEY, &claim("a"), LONG).await.unwrap();
+        let state = second.latest_state(KEY, &claim("b")).await.unwrap();
+        assert!(matches!(state, Some(KeyState::Running(_))), "{state:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -90,7 +90,7 @@ struct Driven {
 }
 
 /// A task on which its agent may be working for another replica.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Unfinished {
     /// The call that began last.
     pub(crate) last_call: Text,
@@ -124,6 +124,8 @@ const ORPHANED: &str = "the bridge that followed the task has stopped";
 /// The text of a task that fails because it has no owner and its deadline has passed, or its agent is silent.
 const OVERDUE: &str =
     "no answer by the deadline of the call, and the bridge that made the call has stopped";
+/// How large the tasks of one page are together in memory, in bytes.
+const PAGE_BYTES: usize = 8 << 20;
 /// The interval between searches for tasks whose deadline has passed.
 const OVERDUE_INTERVAL: Duration = Duration::from_secs(5);
 /// An answer of the log that takes longer counts as an outage.
@@ -233,8 +235,8 @@ impl Tasks {
         self.view.check_room(id)
     }
 
-    /// The tasks that `matches` accepts, the most recently changed first: `size` of them from the start of the page.
-    /// `context` limits the list to one conversation.
+    /// The tasks that `matches` accepts, the most recently changed first: at most `size` of them from the start of the
+    /// page, and fewer if they are large. `context` limits the list to one conversation.
     pub(crate) fn list(
         &self,
         context: Option<&str>,
@@ -255,7 +257,14 @@ impl Tasks {
                     found.partition_point(|(it, task)| (task.changed, *it) >= (changed, id))
                 }
             };
-            let page = found.into_iter().skip(skip).take(size);
+            let mut bytes = 0;
+            let fits = |(_, task): &(&str, &Task)| {
+                // One fits always: otherwise a client could not get past a large task.
+                let is_first = bytes == 0;
+                bytes += task.bytes();
+                is_first || bytes <= PAGE_BYTES
+            };
+            let page = found.into_iter().skip(skip).take(size).take_while(fits);
             let page = page.map(|(id, task)| (Text::from(id), task.clone()));
             let tasks: Vec<_> = page.collect();
             Page {
@@ -500,16 +509,28 @@ impl Tasks {
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             searches.tick().await;
-            if self.unfinished().is_empty() || !self.knows_owners().await {
+            let is_active = |task: &Task| !task.status.state.is_at_rest();
+            let has_active = self
+                .view
+                .read(|tasks| tasks.iter().any(|(_, task)| is_active(task)));
+            if !has_active || !self.knows_owners().await {
                 continue;
             }
             let latest = clock::milliseconds(clock::now())
                 .saturating_sub(clock::whole_milliseconds(ORPHAN_MARGIN));
             // Read again: before, this replica may not have known the latest records.
-            let deadlines = deadlines(self.unfinished()).await.into_iter();
+            let before = self.unfinished();
+            let deadlines = deadlines(before.clone()).await.into_iter();
             let overdue = deadlines.filter(|(_, deadline)| *deadline < latest);
-            self.fail_all(overdue.map(|(id, _)| id).collect(), OVERDUE)
-                .await;
+            // Its client may have sent another message meanwhile.
+            let now = self.unfinished();
+            let last_call = |tasks: &HashMap<Text, Unfinished>, id: &Text| {
+                tasks.get(id).map(|task| task.last_call.clone())
+            };
+            let overdue = overdue.map(|(id, _)| id);
+            let overdue = overdue
+                .filter(|id| now.contains_key(id) && last_call(&now, id) == last_call(&before, id));
+            self.fail_all(overdue.collect(), OVERDUE).await;
         }
     }
 

@@ -681,6 +681,36 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
     assert_eq!(answer_with(json!(id)).await.unwrap().status(), 400);
 }
 
+#[tokio::test]
+async fn the_cancel_of_a_question_has_the_id_that_the_client_knows() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let call = request(5, "tools/call", json!({ "name": "ask" }));
+    let call = servers.post(path, call).header("mcp-session-id", &session);
+    let mut stream = call.send().await.unwrap().bytes_stream();
+    let question = timeout(SOON, stream.next()).await.unwrap();
+    let question = question.unwrap().unwrap();
+    let question = read_events(std::str::from_utf8(&question).unwrap())[0].json();
+    assert_eq!(question["method"], "elicitation/create");
+    let (_, call) = servers.next_request().await;
+    let call: Value = serde_json::from_str(&call).unwrap();
+    let to = call["id"].as_str().unwrap();
+    let mut at = servers.reply_to.recv().await.unwrap();
+    while !at.as_str().ends_with(to) {
+        at = servers.reply_to.recv().await.unwrap();
+    }
+    let at = Address::topic(at);
+    let params = json!({ "requestId": "q.3" });
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+    publish(&servers.front.memory, &at, cancel.to_string()).await;
+    let cancel = timeout(SOON, stream.next()).await.unwrap();
+    let cancel = cancel.unwrap().unwrap();
+    let cancel = read_events(std::str::from_utf8(&cancel).unwrap())[0].json();
+    assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
+    assert_eq!(cancel["params"]["requestId"], question["id"], "{cancel}");
+}
+
 /// A caller who is no client of MCP cannot be asked. The agent learns that at once, and can still answer.
 #[tokio::test]
 async fn a_question_to_a_caller_of_rpc_is_refused_and_the_call_goes_on() {

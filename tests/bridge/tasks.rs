@@ -1290,6 +1290,38 @@ async fn tasks_are_listed_the_last_changed_first() {
     assert_eq!(wrong["error"]["code"], -32602);
 }
 
+/// Otherwise one page could take all memory for answers.
+#[tokio::test]
+async fn a_page_of_large_tasks_is_short_and_the_next_one_continues() {
+    let bus = Bus::open().await;
+    for _ in 0..6 {
+        let mut message = message("task");
+        message["metadata"] = json!({ "large": "x".repeat(900 << 10) });
+        let answer = bus.ask("message/send", json!({ "message": message })).await;
+        assert_eq!(answer["result"]["kind"], "task", "{}", answer["error"]);
+    }
+    let mut listed = Vec::new();
+    let mut params = json!({ "pageSize": 100 });
+    loop {
+        let page = bus.ask_1_0("ListTasks", params.clone()).await["result"].clone();
+        assert_eq!(page["totalSize"], 6);
+        listed.push(page["tasks"].as_array().unwrap().len());
+        if page["nextPageToken"] == "" {
+            break;
+        }
+        params["pageToken"] = page["nextPageToken"].clone();
+    }
+    assert_eq!(listed, [4, 2]);
+    let page = reqwest::get(format!("{}/a2a/tasks?limit=100", bus.front.base)).await;
+    let page = whole(page.unwrap()).await;
+    assert_eq!(
+        (&page["count"], &page["hasMore"]),
+        (&json!(4), &json!(true)),
+        "{}",
+        page["error"]
+    );
+}
+
 #[tokio::test]
 async fn an_error_has_the_code_of_the_dialect() {
     let bus = Bus::open().await;

@@ -20,6 +20,7 @@ mod per_topic;
 mod producer;
 mod progress;
 mod properties;
+mod questions;
 mod rebalance;
 mod record;
 mod singly;
@@ -53,19 +54,16 @@ use error::failed;
 use health::{Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{BatchClient, Producer};
+use questions::{Lookup, REQUEST_TIMEOUT, RETRY_PAUSE, lookup};
 use thread::spawn;
 use topics::{Existence, Topics};
 
-/// The timeout of a request to the cluster, such as a lookup or creation of a topic.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a new topic may still be unknown to a broker.
 const TOPIC_PROPAGATION: Duration = Duration::from_secs(1);
 /// The same, when a sender waits for the topic.
 const SENDER_PROPAGATION: Duration = Duration::from_millis(250);
 /// How long a sender waits to learn whether a topic exists. After that, the message is queued anyway.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// The pause before a request is repeated.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to one Kafka cluster.
 #[derive(Debug, Clone)]
@@ -83,20 +81,6 @@ struct Shared {
     closing: CancellationToken,
     /// The threads that read.
     readers: TaskTracker,
-}
-
-/// The state of a topic as the cluster reports it.
-enum Lookup {
-    Partitions {
-        ids: Vec<i32>,
-        /// Whether each of them has a leader.
-        has_leaders: bool,
-    },
-    Unknown,
-    /// It is being created.
-    Pending,
-    /// The user is not permitted to see it.
-    Forbidden,
 }
 
 /// Whether a lookup waits until each partition has a leader.
@@ -198,7 +182,7 @@ impl Kafka {
             let name = topic.clone();
             let lookup = self
                 .ask(format!("look up the topic {topic}"), move |client| {
-                    lookup(client, &name)
+                    lookup(client.client(), &name)
                 })
                 .await?;
             let (max_wait, kind, why) = match lookup {
@@ -239,7 +223,8 @@ impl Kafka {
     }
 
     async fn find(&self, topics: &Topics, topic: &Topic) -> Existence {
-        let start = Instant::now();
+        // From the first answer on: waiting for a turn or for the cluster does not use up the time of a new topic.
+        let mut unknown_since: Option<Instant> = None;
         loop {
             let turn = topics.turn().await;
             // Another message to the same topic may have looked it up in the meantime.
@@ -248,7 +233,7 @@ impl Kafka {
             }
             let name = topic.clone();
             let question = move |client: &BatchClient| {
-                let found = lookup(client, &name);
+                let found = lookup(client.client(), &name);
                 // The thread keeps its turn until then, even if nobody waits for its answer any more.
                 drop(turn);
                 found
@@ -262,10 +247,13 @@ impl Kafka {
                     return Existence::Exists { partitions };
                 }
                 Ok(Lookup::Forbidden) => return Existence::Forbidden,
-                Ok(Lookup::Unknown) if start.elapsed() >= SENDER_PROPAGATION => {
-                    return Existence::Missing;
+                Ok(Lookup::Unknown) => {
+                    let since = *unknown_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= SENDER_PROPAGATION {
+                        return Existence::Missing;
+                    }
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
-                Ok(Lookup::Unknown) => tokio::time::sleep(RETRY_PAUSE).await,
                 Ok(Lookup::Pending) | Err(_) => return Existence::Undetermined,
             }
         }
@@ -506,28 +494,6 @@ fn topics(subscription: &Subscription) -> Result<Vec<Topic>, TransportError> {
         ));
     }
     Ok(topics)
-}
-
-fn lookup(client: &BatchClient, topic: &Topic) -> Result<Lookup, KafkaError> {
-    let topic = topic.as_str();
-    let metadata = client
-        .client()
-        .fetch_metadata(Some(topic), REQUEST_TIMEOUT)?;
-    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
-        return Ok(Lookup::Unknown);
-    };
-    let partitions = found.partitions();
-    match found.error().map(Code::from) {
-        Some(Code::UnknownTopicOrPartition) => Ok(Lookup::Unknown),
-        Some(Code::LeaderNotAvailable) => Ok(Lookup::Pending),
-        Some(Code::TopicAuthorizationFailed) => Ok(Lookup::Forbidden),
-        Some(code) => Err(KafkaError::MetadataFetch(code)),
-        None if partitions.is_empty() => Ok(Lookup::Pending),
-        None => Ok(Lookup::Partitions {
-            ids: partitions.iter().map(|partition| partition.id()).collect(),
-            has_leaders: partitions.iter().all(|partition| partition.leader() >= 0),
-        }),
-    }
 }
 
 /// Whether any broker answers.

@@ -167,7 +167,7 @@ impl Nats {
                 link,
                 written,
                 requested,
-                taken: TakenSubjects::default(),
+                taken: TakenSubjects::new(),
                 notices,
                 inbox,
                 tokens: AtomicU64::new(1),
@@ -246,6 +246,8 @@ impl Transport for Nats {
                 core::outbound(to, message, id)?
             }
             Guarantee::StoredIfAny { message_id } => {
+                // Without a connection the API cannot answer, which would count as its fault.
+                inner.link.up(core::after(inner.ack_timeout)).await?;
                 is_stored = inner.taken.is_taken(&inner.api, &to.topic).await?;
                 let id = ("Nats-Msg-Id", message_id.as_str());
                 core::outbound(to, message, is_stored.then_some(id))?

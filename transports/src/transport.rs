@@ -139,7 +139,7 @@ pub enum PauseCause {
     /// them again after a crash.
     Behind,
     /// Nothing of it settles, and it uses its share of the budget.
-    Stalled,
+    Blocked,
 }
 
 /// How a subscription shares and stores its position.

@@ -199,7 +199,8 @@ impl Ask {
     }
 }
 
-/// The limits for a message whose size was checked when it was read, and for a message that is made from one: no limits.
+/// The limits for a message whose size was checked when it was read, and for a message that is made from one: its size
+/// and the number of its members are not limited.
 pub(super) fn unlimited() -> Limits {
     let mut limits = Limits::default();
     limits.max_bytes = usize::MAX;

@@ -1,5 +1,6 @@
 //! Whether an attached MCP server is up, and its description of itself.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::card;
 use super::health::Health;
@@ -51,6 +52,15 @@ pub(super) struct RunningServer {
     pub(super) profile: Box<RawValue>,
 }
 
+/// The lists of a server whose changes are reported separately.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum List {
+    Tools,
+    Prompts,
+    /// Resources and resource templates.
+    Resources,
+}
+
 /// How a run ended.
 pub(super) enum RunEnd {
     /// The bridge shuts down.
@@ -71,8 +81,8 @@ pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications
 const MAX_PAGES: usize = 50;
 /// The shortest time between two reads of a server's lists.
 const REREAD_PAUSE: Duration = Duration::from_secs(1);
-/// The first and the longest pause before lists are read again because one of them could not be read.
-const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
+/// The first and the longest pause before a list that could not be read is read again.
+const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(600)];
 
 // === impl Lifecycle ===
 
@@ -169,7 +179,7 @@ impl Lifecycle {
 
     /// Accepts calls for a server that has started, and keeps its lists up to date.
     pub(super) async fn serve<T>(&self, link: &Arc<Link>, profile: Box<RawValue>) -> T {
-        let mut tools = self.refresh_tools(link, &profile).await;
+        let card = self.refresh_tools(link, &profile).await;
         let up = RunningServer {
             link: Arc::clone(link),
             profile: profile.clone(),
@@ -178,43 +188,60 @@ impl Lifecycle {
         self.health.up();
         tracing::info!(agent = %self.log.agent, "the server of an attached agent is up");
         self.watched.restarted();
-        let mut card = None;
+        tokio::select! {
+            never = self.keep_lists(link, &profile, card) => match never {},
+            never = self.settle_subscriptions(link) => match never {},
+        }
+    }
+
+    /// Reads all lists of the server when one has changed, and those that could not be read again after a pause. The
+    /// tools were read before: `card` is the result.
+    async fn keep_lists(
+        &self,
+        link: &Arc<Link>,
+        profile: &RawValue,
+        mut card: Option<AgentCardConfig>,
+    ) -> Infallible {
+        let mut unread = Vec::new();
+        if card.is_none() && card::has(profile, "tools") {
+            unread.push(List::Tools);
+        }
+        let mut wanted = vec![List::Prompts, List::Resources];
         let mut pause = RETRY_PAUSES[0];
         loop {
-            let has_tools = tools.is_some();
-            card = tools.or(card);
-            let is_complete = self.refresh_versions(link, &profile).await && has_tools;
+            let begun = Instant::now();
+            for list in wanted {
+                unread.retain(|it| *it != list);
+                if !self.refresh(list, link, profile, &mut card).await {
+                    unread.push(list);
+                }
+            }
             if let Some(card) = &mut card {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
+            if unread.is_empty() {
+                pause = RETRY_PAUSES[0];
+            }
+            // A server that is slow to fail is asked less often.
+            let retry = pause.max(begun.elapsed() * 10).min(RETRY_PAUSES[1]);
             let next_read = Instant::now() + REREAD_PAUSE;
-            let retry = (!is_complete).then(|| Instant::now() + jittered(pause));
-            pause = match is_complete {
-                true => RETRY_PAUSES[0],
-                false => (pause * 2).min(RETRY_PAUSES[1]),
+            wanted = tokio::select! {
+                () = link.lists_changed() => vec![List::Tools, List::Prompts, List::Resources],
+                () = sleep(jittered(retry)), if !unread.is_empty() => {
+                    pause = (pause * 2).min(RETRY_PAUSES[1]);
+                    unread.clone()
+                }
             };
-            self.settle_subscriptions_until_lists_change(link, retry)
-                .await;
-            // Many changes in a row cause one read. Subscriptions to resources wait, too.
+            // Many changes in a row cause one read.
             sleep_until(next_read).await;
-            tools = self.refresh_tools(link, &profile).await;
         }
     }
 
-    /// Asks the server to watch exactly the resources that clients have subscribed to, until one of its lists changes, or
-    /// until `retry`.
-    async fn settle_subscriptions_until_lists_change(
-        &self,
-        link: &Arc<Link>,
-        retry: Option<Instant>,
-    ) {
+    /// Asks the server to watch exactly the resources that clients have subscribed to.
+    async fn settle_subscriptions(&self, link: &Arc<Link>) -> Infallible {
         loop {
-            let demand = tokio::select! {
-                () = link.lists_changed() => return,
-                () = sleep_until(retry.unwrap_or_else(Instant::now)), if retry.is_some() => return,
-                demand = self.watched.next_demand() => demand,
-            };
+            let demand = self.watched.next_demand().await;
             let (method, uri) = (demand.method(), demand.uri().clone());
             let params = json!({ "uri": uri }).to_string();
             let refused = match timeout(START, link.ask(method, &params)).await {
@@ -245,7 +272,7 @@ impl Lifecycle {
             #[serde(default)]
             tools: Vec<card::Tool>,
         }
-        let pages = list(link, "tools/list").await?;
+        let pages = pages_of(link, "tools/list").await?;
         self.versions_mut().tools = version(&pages);
         let pages = pages.iter().map(|page| serde_json::from_str(page.get()));
         let tools: Vec<card::Tool> = pages
@@ -262,28 +289,39 @@ impl Lifecycle {
         Some(card)
     }
 
-    /// Reads the versions of the server's prompts and resources. No call waits for it. Returns whether all of these lists
-    /// could be read.
-    async fn refresh_versions(&self, link: &Arc<Link>, profile: &RawValue) -> bool {
-        let mut is_complete = true;
-        if card::has(profile, "prompts") {
-            match list(link, "prompts/list").await {
-                Some(pages) => self.versions_mut().prompts = version(&pages),
-                None => is_complete = false,
+    /// Reads a list. No call waits for it. Returns `false` if the server has the list and it could not be read: then
+    /// its version stays as it is.
+    async fn refresh(
+        &self,
+        list: List,
+        link: &Arc<Link>,
+        profile: &RawValue,
+        card: &mut Option<AgentCardConfig>,
+    ) -> bool {
+        match list {
+            List::Tools => match self.refresh_tools(link, profile).await {
+                Some(read) => *card = Some(read),
+                None => return !card::has(profile, "tools"),
+            },
+            List::Prompts if card::has(profile, "prompts") => {
+                let Some(pages) = pages_of(link, "prompts/list").await else {
+                    return false;
+                };
+                self.versions_mut().prompts = version(&pages);
             }
-        }
-        if card::has(profile, "resources") {
-            match list(link, "resources/list").await {
-                Some(mut pages) => {
-                    let templates = list(link, "resources/templates/list").await;
-                    is_complete &= templates.is_some();
-                    pages.extend(templates.unwrap_or_default());
-                    self.versions_mut().resources = version(&pages);
-                }
-                None => is_complete = false,
+            List::Resources if card::has(profile, "resources") => {
+                let Some(mut pages) = pages_of(link, "resources/list").await else {
+                    return false;
+                };
+                let Some(templates) = pages_of(link, "resources/templates/list").await else {
+                    return false;
+                };
+                pages.extend(templates);
+                self.versions_mut().resources = version(&pages);
             }
+            List::Prompts | List::Resources => {}
         }
-        is_complete
+        true
     }
 
     fn versions(&self) -> ListVersions {
@@ -296,7 +334,7 @@ impl Lifecycle {
 }
 
 /// The pages of a list; no pages if the server does not know the method. `None` if the list cannot be read now.
-async fn list(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
+async fn pages_of(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
     let Ok(pages) = timeout(START, pages(link, method)).await else {
         link.strange(&format!(
             "an attached server did not answer {method} in time"

@@ -160,6 +160,8 @@ pub(super) struct Waiting {
     link: Arc<Link>,
     begun: StartedCall,
     answer: oneshot::Receiver<Result<Bytes, Failure>>,
+    /// Whether the server may ask questions while it works on it.
+    may_ask: bool,
 }
 
 /// The server has ended.
@@ -339,7 +341,9 @@ impl Link {
             // The next session asks again anyway, so a 404 ends no session.
             is_moved: Arc::new(AtomicBool::new(true)),
         };
-        let waiting = self.begin((Text::from_static("0"), None), parts, HeaderMap::new())?;
+        let mut waiting = self.begin((Text::from_static("0"), None), parts, HeaderMap::new())?;
+        // It asks for a list or for a subscription. If it is late, questions of later calls must not be refused.
+        waiting.may_ask = false;
         let number = waiting.begun.number;
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":{number},"method":"{method}","params":{params}}}"#);
@@ -443,6 +447,7 @@ impl Link {
                 headers,
             },
             answer,
+            may_ask: true,
         })
     }
 
@@ -538,8 +543,7 @@ impl Link {
                 | "notifications/resources/list_changed",
                 None,
             ) => {
-                self.reread_lists();
-                self.watched.report_list_change();
+                self.lists_may_have_changed();
             }
             (method @ "notifications/resources/updated", None) => {
                 if !self.watched.report_change(line) {
@@ -607,11 +611,13 @@ impl Link {
             return false;
         };
         let mut open = self.open();
-        let Some((shown, number)) = open.take_question(id.get(), of) else {
+        let Some((shown, number)) = open.question(id.get(), of) else {
             return false;
         };
-        if let Some(call) = open.calls.get(&number) {
-            self.part(call, splice(line, range_of(line, id.get()), &shown), false);
+        if let Some(call) = open.calls.get(&number)
+            && self.part(call, splice(line, range_of(line, id.get()), &shown), false)
+        {
+            open.questions.remove(&shown);
         }
         true
     }
@@ -662,6 +668,12 @@ impl Link {
     /// Waits until the server reports that one of its lists has changed.
     pub(super) async fn lists_changed(&self) {
         self.lists_changed.notified().await;
+    }
+
+    /// Makes this bridge and others that attach the server read its lists again.
+    pub(super) fn lists_may_have_changed(&self) {
+        self.reread_lists();
+        self.watched.report_list_change();
     }
 
     /// Makes the bridge read the lists of the server again.
@@ -735,7 +747,9 @@ impl Drop for Waiting {
                 // The request is never written.
                 return;
             }
-            open.abandon(self.begun.number);
+            if self.may_ask {
+                open.abandon(self.begun.number);
+            }
             open.asked_by(self.begun.number)
         };
         let cancel = format!(
@@ -791,18 +805,16 @@ impl Open {
         closed.map(|(_, question)| question.id).collect()
     }
 
-    /// Closes the question with the server's own id, and returns the id that its client knows, and its call. If a call is
-    /// given, the question must be one of that call.
-    fn take_question(&mut self, id: &str, of: Option<u64>) -> Option<(Text, u64)> {
+    /// The open question with the server's own id: the id that its client knows, and its call. If a call is given, the
+    /// question must be one of that call.
+    fn question(&self, id: &str, of: Option<u64>) -> Option<(Text, u64)> {
         let is_it =
             |question: &Question| *question.id == *id && of.is_none_or(|of| of == question.call);
         let mut found = self.questions.iter().filter(|(_, it)| is_it(it));
-        let shown = match (found.next(), found.next()) {
-            (Some((shown, _)), None) => shown.clone(),
-            _ => return None,
-        };
-        let question = self.questions.remove(&shown)?;
-        Some((shown, question.call))
+        match (found.next(), found.next()) {
+            (Some((shown, question)), None) => Some((shown.clone(), question.call)),
+            _ => None,
+        }
     }
 
     /// Fails the calls that the server has not received, and those with a question.
@@ -879,7 +891,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
+    use crate::log_limit::LogLimits;
 
     /// Servers of MCP need not answer a cancelled call.
     #[tokio::test(start_paused = true)]
@@ -899,6 +914,62 @@ mod tests {
         assert!(open.ended(2).1);
         assert!(refused(&open).contains("no open call"));
         assert!(!open.ended(3).1);
+    }
+
+    fn link() -> (Arc<Link>, mpsc::Receiver<Line>) {
+        let (input, lines) = mpsc::channel(8);
+        let limit = || LogLimits::default().limit(Level::WARN, "more");
+        let log = Log {
+            agent: "a".into(),
+            strange: limit(),
+            dropped: limit(),
+            ends: limit(),
+            stderr: limit(),
+            drops: IntCounter::new("drops", "drops").unwrap(),
+            passed_on: IntCounter::new("passed_on", "passed_on").unwrap(),
+            unusable: IntGauge::new("unusable", "unusable").unwrap(),
+            left_out: Mutex::default(),
+        };
+        let link = Link::new(input, true, Arc::default(), Arc::new(log));
+        (Arc::new(link), lines)
+    }
+
+    /// A list that the server never answers must not keep it from asking.
+    #[tokio::test]
+    async fn a_late_request_of_the_bridge_does_not_keep_the_server_from_asking() {
+        let (link, mut lines) = link();
+        let mut asked = Box::pin(link.ask("tools/list", "{}"));
+        assert!((&mut asked).now_or_never().is_none());
+        let line = lines.try_recv().unwrap();
+        assert!(link.written(line).is_some());
+        drop(asked);
+        let cancel = lines.try_recv().unwrap().bytes;
+        assert!(std::str::from_utf8(&cancel).unwrap().contains("cancelled"));
+        assert!(!link.open().works_on_abandoned());
+    }
+
+    /// Otherwise the client waits for a question that the server has withdrawn.
+    #[test]
+    fn a_question_whose_cancel_is_lost_stays_open() {
+        let (link, _lines) = link();
+        let (sender, mut parts) = mpsc::channel(1);
+        let mut call = call(true);
+        call.parts.sender = sender;
+        link.open().calls.insert(1, call);
+        let question = Bytes::from_static(
+            br#"{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{}}"#,
+        );
+        let cancel = Bytes::from_static(
+            br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}"#,
+        );
+        link.receive(&question, Some(1));
+        // There is no room for the cancel.
+        link.receive(&cancel, Some(1));
+        assert_eq!(link.open().questions.len(), 1);
+        assert!(parts.try_recv().unwrap().is_question);
+        link.receive(&cancel, Some(1));
+        assert!(!parts.try_recv().unwrap().is_question);
+        assert!(link.open().questions.is_empty());
     }
 
     fn call(is_reached: bool) -> Call {
@@ -943,11 +1014,12 @@ mod tests {
             open.questions.insert(shown.into(), Question { call, id });
         }
         // Two questions have this id.
-        assert_eq!(open.take_question("0", None), None);
-        assert_eq!(open.take_question("7", Some(1)), None);
-        assert_eq!(open.take_question("7", None), Some(("c".into(), 2)));
-        assert_eq!(open.take_question("0", Some(1)), Some(("a".into(), 1)));
-        assert_eq!(open.take_question("0", Some(1)), None);
+        assert_eq!(open.question("0", None), None);
+        assert_eq!(open.question("7", Some(1)), None);
+        assert_eq!(open.question("7", None), Some(("c".into(), 2)));
+        assert_eq!(open.question("0", Some(1)), Some(("a".into(), 1)));
+        open.questions.remove("a");
+        assert_eq!(open.question("0", Some(1)), None);
     }
 
     #[test]

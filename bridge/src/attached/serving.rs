@@ -53,21 +53,47 @@ const PAUSE: Duration = Duration::from_secs(1);
 impl AttachedBinding {
     /// Answers a request that arrived after its deadline, without executing it. If it is redelivered, its first delivery
     /// may have been in time: then the answer is that of the first delivery.
-    pub(super) async fn expired(&self, request: Box<Request>, held: Arc<Held>) {
+    pub(super) async fn expired(
+        &self,
+        request: Box<Request>,
+        (number, cancelled): (u64, CancellationToken),
+        held: Arc<Held>,
+    ) {
         let deadlines = Deadlines::of(&request, self.bounds);
-        let begun = match request.claim(deadlines.last - Instant::now()) {
-            Some((key, claim)) => {
-                self.begun_before(&request, (&key, &claim), &deadlines)
-                    .await
-            }
-            None => None,
+        let claim = request.claim(deadlines.last - Instant::now());
+        let claim = claim.filter(|_| self.is_recorded(&request));
+        let begun = async {
+            let (key, claim) = claim.as_ref()?;
+            self.begun_before(&request, (key, claim), &deadlines).await
         };
-        let answer = begun.unwrap_or_else(|| {
-            self.dropped(&held, "expired");
-            Answer::failed(&late(EXPIRED), &request.recipient())
-        });
-        self.publish(&request, answer, &held).await;
+        let begun = cancelled.run_until_cancelled(begun.boxed()).await;
+        self.leave(&request.id, number);
+        match begun {
+            Some(Some(answer)) => self.publish(&request, answer, &held).await,
+            Some(None) => {
+                self.dropped(&held, "expired");
+                let answer = Answer::failed(&late(EXPIRED), &request.recipient());
+                self.publish(&request, answer, &held).await;
+            }
+            None => {
+                tracing::debug!(binding = %self.intake.name, "a request was cancelled");
+            }
+        }
         held.done();
+    }
+
+    /// Whether the execution of a request leaves a record, as far as this is known without the server.
+    fn is_recorded(&self, request: &Request) -> bool {
+        let is_repeatable = match &*self.upstream {
+            Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
+            Upstream::Mcp(_) => {
+                let up = self.now_up();
+                let is_safe =
+                    |tool: &str| up.as_ref().is_some_and(|up| up.link.is_repeatable(tool));
+                request.is_repeatable(AttachProtocol::Mcp, is_safe)
+            }
+        };
+        !is_repeatable
     }
 
     /// The answer to a request that was begun before; `None` if no such execution is recorded.
@@ -78,12 +104,12 @@ impl AttachedBinding {
         deadlines: &Deadlines,
     ) -> Option<Answer> {
         let failed = |failure: Failure| Some(Answer::failed(&failure, &request.recipient()));
-        let read = timeout_at(deadlines.next(), self.results.is_claimed(key, claim)).await;
-        if !matches!(read, Ok(Ok(_))) {
+        let read = timeout_at(deadlines.next(), self.results.latest_state(key, claim)).await;
+        let Ok(Ok(mut state)) = read else {
             return failed(unread("the request arrived after its deadline"));
-        }
+        };
         loop {
-            match self.results.key_state(key, claim) {
+            match state {
                 Some(KeyState::Answered(stored)) => return Some(Answer::from(&*stored)),
                 Some(KeyState::Running(call)) => {
                     if !self.settles(request, (key, &call), deadlines).await {
@@ -92,6 +118,7 @@ impl AttachedBinding {
                 }
                 // The server did not get it, or the record is that of another request.
                 None | Some(KeyState::Differs(_)) => return None,
+                // `Ours` cannot be: the claim is new.
                 Some(
                     KeyState::Ours
                     | KeyState::RecordedElsewhere(_)
@@ -99,6 +126,7 @@ impl AttachedBinding {
                     | KeyState::Forgotten,
                 ) => return failed(lost()),
             }
+            state = self.results.key_state(key, claim);
         }
     }
 
@@ -221,11 +249,11 @@ impl AttachedBinding {
         let Some((key, claim)) = claim else {
             return Err(Answer::failed(&failure, &request.recipient()));
         };
-        let failure = match timeout_at(until, self.results.is_claimed(key, claim)).await {
-            Ok(Ok(true)) => {
+        let failure = match timeout_at(until, self.results.latest_state(key, claim)).await {
+            Ok(Ok(Some(_))) => {
                 return Err(Box::pin(self.once(request, (key, claim), deadlines)).await);
             }
-            Ok(Ok(false)) => failure,
+            Ok(Ok(None)) => failure,
             // It may have been executed before.
             Ok(Err(_)) | Err(_) => unread(failure.message()),
         };
@@ -446,7 +474,7 @@ const GONE: &str = "the server of this agent exited, or its session ended, durin
 /// Why a request did not reach the server.
 const BUSY: &str = "the agent is busy with other requests";
 /// Requests that may be repeated leave no record, so nobody knows whether they were executed before.
-const EXPIRED: &str = "the request arrived after its deadline and is not executed; no earlier execution of it is recorded";
+const EXPIRED: &str = "the request arrived after its deadline, so it is not executed now; no earlier execution of it is recorded";
 
 fn late(why: &str) -> Failure {
     let message = format!("no answer before the deadline: {why}");

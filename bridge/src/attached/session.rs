@@ -383,34 +383,47 @@ impl<'s> Running<'s> {
     /// Reads the GET stream, for messages that belong to no request. Returns why the session has ended.
     async fn listen(&self) -> SessionEnd {
         let mut failed = 0;
+        let (mut is_refused, mut has_missed) = (false, false);
         loop {
             match self.ask(Method::GET).await {
                 Ok(response) => match response.status() {
-                    StatusCode::NOT_FOUND if self.has_id() => {
-                        return match self.still_there("it answered GET with HTTP 404").await {
-                            Ok(()) => pending().await,
-                            Err(end) => end,
-                        };
-                    }
                     status if self.has_no_stream(status) => return pending().await,
                     status if status.is_success() => {
                         let mut messages = messages(response);
                         if !messages.is_stream() {
                             return pending().await;
                         }
-                        while let Ok(Some(message)) = messages.next().await {
-                            failed = 0;
-                            self.link.until_room(None).await;
-                            let _answered = self.link.receive(&message, None);
+                        is_refused = false;
+                        if has_missed {
+                            self.link.lists_may_have_changed();
                         }
+                        has_missed = loop {
+                            match messages.next().await {
+                                Ok(Some(message)) => {
+                                    failed = 0;
+                                    self.link.until_room(None).await;
+                                    let _answered = self.link.receive(&message, None);
+                                }
+                                Ok(None) => break false,
+                                Err(_) => break true,
+                            }
+                        };
                     }
-                    status if failed == 0 => {
-                        self.link.strange(&format!("an attached server answered GET with HTTP {status}: it is asked again until it opens the stream"));
+                    status => {
+                        if status == StatusCode::NOT_FOUND {
+                            let why = "it answered GET with HTTP 404";
+                            if let Err(end) = self.still_there(why).await {
+                                return end;
+                            }
+                        }
+                        if !is_refused {
+                            self.link.strange(&format!("an attached server answered GET with HTTP {status}: it is asked again until it opens the stream"));
+                        }
+                        (is_refused, has_missed) = (true, true);
                     }
-                    _ => {}
                 },
                 Err(error) if !error.may_be_sent => return SessionEnd(error.why),
-                Err(_) => {}
+                Err(_) => has_missed = true,
             }
             sleep(jittered(PAUSES[failed.min(PAUSES.len() - 1)])).await;
             failed += 1;

@@ -26,10 +26,10 @@ pub(super) struct Watched {
 
 #[derive(Debug, Default)]
 struct Resources {
-    /// Those of requests that the server has accepted, with the time of the last request.
-    requested: HashMap<Text, Instant>,
-    /// Those of requests that the server has not answered, with the number of requests.
-    unanswered: HashMap<Text, usize>,
+    /// Those of requests.
+    requested: HashMap<Text, Requested>,
+    /// The number of the last request.
+    last: u64,
     /// Those of the log.
     logged: HashSet<Text>,
     /// Those that this run of the server was asked to watch.
@@ -40,14 +40,32 @@ struct Resources {
     updated: BTreeSet<Text>,
 }
 
+/// The requests to watch one resource, since the last request to end that.
+#[derive(Debug, Default)]
+struct Requested {
+    /// When the server last accepted one.
+    accepted: Option<Instant>,
+    /// The numbers of those that the server has not answered.
+    unanswered: Vec<u64>,
+}
+
+/// How a request to watch a resource has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SubscribeEnd {
+    Accepted,
+    Refused,
+    /// Without an answer. The server may have executed it, or may still do so.
+    Unanswered,
+}
+
 /// A request of a client that is passed on to the server. If it is dropped before the server has accepted it, it does not
 /// count.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Tracked<'a> {
     watched: &'a Watched,
-    /// The resource to which it subscribes.
-    uri: Option<Text>,
+    /// The resource to which it subscribes, and the number of the request.
+    subscribes: Option<(Text, u64)>,
     /// Whether it subscribes to one resource too many: its changes will not be reported.
     pub(super) is_surplus: bool,
 }
@@ -81,7 +99,7 @@ impl Watched {
     pub(super) fn track(&self, method: &str, request: &[u8]) -> Tracked<'_> {
         let mut tracked = Tracked {
             watched: self,
-            uri: None,
+            subscribes: None,
             is_surplus: false,
         };
         let Some(uri) = Some(request)
@@ -103,25 +121,31 @@ impl Watched {
         if !tracked.is_surplus {
             // The changes that it reports from now on are for this client.
             resources.asked.insert(uri.clone());
-            *resources.unanswered.entry(uri.clone()).or_default() += 1;
-            tracked.uri = Some(uri);
+            resources.last += 1;
+            let number = resources.last;
+            let requested = resources.requested.entry(uri.clone()).or_default();
+            requested.unanswered.push(number);
+            tracked.subscribes = Some((uri, number));
         }
         tracked
     }
 
-    /// Ends a request to subscribe, which the server has accepted or not.
-    fn ended(&self, uri: Text, is_accepted: bool) {
+    /// Ends a request to subscribe.
+    fn ended(&self, (uri, number): (Text, u64), end: SubscribeEnd) {
         let mut resources = self.resources();
-        if let Some(requests) = resources.unanswered.get_mut(&uri) {
-            *requests -= 1;
-            if *requests == 0 {
-                resources.unanswered.remove(&uri);
+        let was_open = resources.close(&uri, number, end);
+        match end {
+            SubscribeEnd::Refused => {
+                resources.asked.remove(&uri);
             }
-        }
-        if is_accepted {
-            resources.requested.insert(uri.clone(), Instant::now());
-        } else {
-            resources.asked.remove(&uri);
+            // A client has unsubscribed meanwhile. The server may execute the two requests in another order.
+            SubscribeEnd::Accepted | SubscribeEnd::Unanswered
+                if !was_open && !resources.is_watched(&uri) =>
+            {
+                resources.asked.insert(uri.clone());
+            }
+            // Without an answer, the server may watch it: if no other client does, it is asked to stop.
+            SubscribeEnd::Accepted | SubscribeEnd::Unanswered => {}
         }
         // Other clients may have subscribed to it, and a server that was started again does not know of it.
         if resources.is_watched(&uri) != resources.asked.contains(&uri) {
@@ -139,9 +163,11 @@ impl Watched {
         // The first in order, so that the choice is the same each time.
         resources.logged = logged.into_iter().take(MOST).collect();
         let now = Instant::now();
-        resources
-            .requested
-            .retain(|_, at| now.duration_since(*at) < LIFE);
+        resources.requested.retain(|_, requested| {
+            let accepted = requested.accepted;
+            requested.accepted = accepted.filter(|at| now.duration_since(*at) < LIFE);
+            requested.is_open()
+        });
         self.settle(resources);
         surplus
     }
@@ -207,20 +233,38 @@ impl Watched {
 
 impl Resources {
     fn is_watched(&self, uri: &str) -> bool {
-        self.requested.contains_key(uri)
-            || self.logged.contains(uri)
-            || self.unanswered.contains_key(uri)
+        self.requested.contains_key(uri) || self.logged.contains(uri)
     }
 
     fn has_room_for(&self, uri: &str) -> bool {
-        self.requested.len() + self.unanswered.len() < MOST
-            || self.requested.contains_key(uri)
-            || self.unanswered.contains_key(uri)
+        (self.requested.contains_key(uri) || self.requested.len() < MOST)
+            // If the server does not answer, resources stay in this set until it is asked to stop.
+            && (self.asked.contains(uri) || self.asked.len() < 2 * MOST)
+    }
+
+    /// Ends a request. Returns `false` if a client has unsubscribed from the resource since the request.
+    fn close(&mut self, uri: &Text, number: u64, end: SubscribeEnd) -> bool {
+        let Some(requested) = self.requested.get_mut(uri) else {
+            return false;
+        };
+        let before = requested.unanswered.len();
+        requested.unanswered.retain(|open| *open != number);
+        let was_open = requested.unanswered.len() < before;
+        if was_open && end == SubscribeEnd::Accepted {
+            requested.accepted = Some(Instant::now());
+        }
+        if !requested.is_open() {
+            self.requested.remove(uri);
+        }
+        was_open
     }
 
     /// Finds the resources about which the server and the clients disagree.
     fn settle(&mut self) {
-        let watched = self.requested.keys().chain(&self.logged);
+        let requested = self.requested.iter();
+        // The server gets the request of the client, if it has not answered that.
+        let accepted = requested.filter(|(_, it)| it.accepted.is_some());
+        let watched = accepted.map(|(uri, _)| uri).chain(&self.logged);
         let missing = watched.filter(|uri| !self.asked.contains(*uri));
         let surplus = self.asked.iter().filter(|uri| !self.is_watched(uri));
         self.to_settle = missing.chain(surplus).cloned().collect();
@@ -238,21 +282,34 @@ impl Resources {
     }
 }
 
+// === impl Requested ===
+
+impl Requested {
+    /// Whether one was accepted, or may be.
+    fn is_open(&self) -> bool {
+        self.accepted.is_some() || !self.unanswered.is_empty()
+    }
+}
+
 // === impl Tracked ===
 
 impl Tracked<'_> {
     /// Takes the answer of the server. The request counts unless the server refuses it.
     pub(super) fn answered(mut self, answer: &[u8]) {
-        if let Some(uri) = self.uri.take() {
-            self.watched.ended(uri, refusal_in(answer).is_none());
+        if let Some(request) = self.subscribes.take() {
+            let end = match refusal_in(answer) {
+                Some(_) => SubscribeEnd::Refused,
+                None => SubscribeEnd::Accepted,
+            };
+            self.watched.ended(request, end);
         }
     }
 }
 
 impl Drop for Tracked<'_> {
     fn drop(&mut self) {
-        if let Some(uri) = self.uri.take() {
-            self.watched.ended(uri, false);
+        if let Some(request) = self.subscribes.take() {
+            self.watched.ended(request, SubscribeEnd::Unanswered);
         }
     }
 }
@@ -416,31 +473,72 @@ mod tests {
         assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
     }
 
+    const REFUSED: &[u8] = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":""}}"#;
+
     #[test]
     fn a_subscription_that_the_server_does_not_accept_does_not_count() {
-        const REFUSED: &[u8] = br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":""}}"#;
         let watched = Watched::default();
         for n in 0..=MOST {
             let tracked = watched.track(SUBSCRIBE, &message(&n.to_string()));
             assert!(!tracked.is_surplus);
-            match n % 2 {
-                0 => tracked.answered(REFUSED),
-                // The client no longer waits.
-                _ => drop(tracked),
-            }
+            tracked.answered(REFUSED);
         }
         assert!(!watched.report_change(&message("0")));
         assert_eq!(demands(&watched), [""; 0]);
         // The first change may come before the answer.
         let tracked = watched.track(SUBSCRIBE, &message("a"));
         assert!(watched.report_change(&message("a")));
-        drop(tracked);
+        tracked.answered(REFUSED);
         assert!(!watched.report_change(&message("a")));
         // An earlier subscription stays.
         subscribe(&watched, "b");
         watched.track(SUBSCRIBE, &message("b")).answered(REFUSED);
         assert!(watched.report_change(&message("b")));
         assert_eq!(demands(&watched), ["resources/subscribe b"]);
+    }
+
+    #[test]
+    fn a_subscription_that_the_server_has_not_answered_is_ended() {
+        let watched = Watched::default();
+        drop(watched.track(SUBSCRIBE, &message("a")));
+        assert!(!watched.report_change(&message("a")));
+        assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
+        // Unless another client has subscribed.
+        subscribe(&watched, "b");
+        drop(watched.track(SUBSCRIBE, &message("b")));
+        assert!(watched.report_change(&message("b")));
+        assert_eq!(demands(&watched), [""; 0]);
+    }
+
+    #[test]
+    fn the_end_of_a_subscription_applies_to_requests_without_an_answer() {
+        let watched = Watched::default();
+        let first = watched.track(SUBSCRIBE, &message("a"));
+        unsubscribe(&watched, "a");
+        first.answered(RESULT);
+        assert!(!watched.report_change(&message("a")));
+        // The server may have accepted it last.
+        assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
+        // It does not apply to later requests.
+        let first = watched.track(SUBSCRIBE, &message("b"));
+        unsubscribe(&watched, "b");
+        let second = watched.track(SUBSCRIBE, &message("b"));
+        first.answered(RESULT);
+        second.answered(RESULT);
+        assert!(watched.report_change(&message("b")));
+        assert_eq!(demands(&watched), [""; 0]);
+    }
+
+    #[test]
+    fn unanswered_subscriptions_are_limited_until_they_are_ended() {
+        let watched = Watched::default();
+        for n in 0..2 * MOST {
+            let tracked = watched.track(SUBSCRIBE, &message(&n.to_string()));
+            assert!(!tracked.is_surplus, "{n}");
+        }
+        assert!(!subscribe(&watched, "x"));
+        assert_eq!(demands(&watched).len(), 2 * MOST);
+        assert!(subscribe(&watched, "x"));
     }
 
     #[test]

@@ -23,11 +23,11 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::pending::{CallRequest, CallerMessage, HandOver};
-use crate::calls::question::{Abilities, Question, answered_question};
+use crate::calls::question::{Abilities, Question, answered_question, cancelled_question};
 use crate::metrics::CallOutcome;
 
 /// How long records wait for a missing earlier one. Source: docs/design.md §5.
-const GAP_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const GAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How much longer a part may take that another replica has to record. Includes clock differences between replicas.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
@@ -460,6 +460,7 @@ impl Answer {
                 }
                 skipped = Some(number);
                 let parts = render::released(request, progress);
+                progress.note_missing();
                 (!parts.is_empty()).then_some(Ok(parts))
             });
         self.gap_deadline = wait_until;
@@ -475,7 +476,7 @@ impl Answer {
     /// The part for the caller; `None` for a question that the bridge has answered itself.
     async fn route_question(&mut self, part: Part) -> Option<Part> {
         if !part.is_question {
-            return Some(part);
+            return Some(self.rename_cancel(part));
         }
         // A caller that is not a client of MCP cannot be asked.
         let client = self.client.unwrap_or_default();
@@ -496,6 +497,27 @@ impl Answer {
                 None
             }
         }
+    }
+
+    /// The part for the caller. If it cancels an open question, the question is closed, and the part gets the id that
+    /// the client knows.
+    fn rename_cancel(&mut self, part: Part) -> Part {
+        if self.open_questions.is_empty() || part.last {
+            return part;
+        }
+        let limits = self.calls.rules().limits;
+        let Some((own, body)) = cancelled_question(self.id, &part.body, &limits) else {
+            return part;
+        };
+        let Some(index) = self.open_questions.iter().position(|open| *open == own) else {
+            return part;
+        };
+        self.open_questions.remove(index);
+        if self.open_questions.is_empty() {
+            // The agent no longer waits for the client.
+            self.deadline = Instant::now() + self.timeout;
+        }
+        Part { body, ..part }
     }
 
     /// Whether a caller's answer is the first one to a question of this call.
@@ -570,6 +592,7 @@ impl Answer {
                 | CallError::Unavailable(_)
                 | CallError::AnswerLost(_)
                 | CallError::DestinationRefused(_)
+                | CallError::Refused(_)
                 | CallError::BadAnswer(_)
         );
         if is_not_cancelled {

@@ -215,7 +215,7 @@ impl CallRequest {
 
 impl Progress {
     /// Notes since when which record is missing.
-    fn note_missing(&mut self) {
+    pub(crate) fn note_missing(&mut self) {
         let missing = self.fold.as_ref().and_then(Fold::missing);
         let known = self.missing.take();
         self.missing = missing.map(|number| {

@@ -87,7 +87,11 @@ impl Calls {
                 ))),
             }
         });
-        join_all(published).await.into_iter().collect()
+        let errors = join_all(published).await.into_iter();
+        let errors = errors.filter_map(Result::err);
+        // A refusal names what an operator has to mend. It matters more than a timeout.
+        let first = errors.min_by_key(|error| matches!(error, CallError::Timeout(_)));
+        first.map_or(Ok(()), Err)
     }
 
     fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> NoAnswer {

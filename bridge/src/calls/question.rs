@@ -4,12 +4,14 @@
 //! it to the client with an id that also names the call, so that the client's answer can be returned to the agent with
 //! the agent's own id. Source: docs/protocols/mcp.md §10.
 
+use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::service::Calls;
@@ -90,9 +92,7 @@ impl Abilities {
         let id = message.id.as_ref().filter(|_| message.is_call())?;
         let own = id.token();
         if self.has(method) && (self.url_elicitation || !is_by_url(&unit)) {
-            let name = URL_SAFE_NO_PAD.encode(own.as_bytes());
-            let id_for_client = format!("\"{}\"", question_id(call, &name));
-            let named = splice(&unit.bytes, id.span(), &id_for_client);
+            let named = splice(&unit.bytes, id.span(), &id_for_client(call, own));
             let own = own.clone();
             return Some(Question::Client {
                 question: named,
@@ -137,6 +137,34 @@ pub(crate) fn answered_question(answer: &Bytes, limits: &a2abus_plugin::Limits) 
     Some(unit.json_rpc?.id?.token().clone())
 }
 
+/// The agent's cancel of a question: the agent's own id of the question, and the cancel with the id that the client
+/// knows; `None` for any other part.
+pub(crate) fn cancelled_question(
+    call: ReplyId,
+    part: &Bytes,
+    limits: &a2abus_plugin::Limits,
+) -> Option<(Text, Bytes)> {
+    #[derive(Deserialize)]
+    struct Cancel<'a> {
+        #[serde(borrow)]
+        params: CancelParams<'a>,
+    }
+    #[derive(Deserialize)]
+    struct CancelParams<'a> {
+        #[serde(rename = "requestId", borrow)]
+        request: &'a RawValue,
+    }
+    let unit = decode_one(part, limits)?;
+    if unit.method()? != "notifications/cancelled" {
+        return None;
+    }
+    let cancel: Cancel<'_> = serde_json::from_slice(&unit.bytes).ok()?;
+    let own = cancel.params.request.get();
+    let span = range_of(&unit.bytes, own);
+    let cancel = splice(&unit.bytes, span, &id_for_client(call, own));
+    Some((own.into(), cancel))
+}
+
 fn decode_one(bytes: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Unit> {
     decode(bytes, &Hint::default(), limits)
         .into_only()
@@ -147,6 +175,12 @@ fn decode_one(bytes: &Bytes, limits: &a2abus_plugin::Limits) -> Option<Unit> {
 /// The id of a question for the client.
 pub(crate) fn question_id(call: ReplyId, name: &str) -> String {
     format!("{call}.{name}")
+}
+
+/// The id of a question for the client, as JSON, from the agent's own id.
+fn id_for_client(call: ReplyId, own: &str) -> String {
+    let name = URL_SAFE_NO_PAD.encode(own.as_bytes());
+    format!("\"{}\"", question_id(call, &name))
 }
 
 /// The call of a question, and the name of the question in it, from the id that the client repeats.
@@ -278,5 +312,30 @@ mod tests {
         let progress =
             Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
         assert_eq!(able.question_in(call, &progress, &limits), None);
+    }
+
+    #[test]
+    fn the_cancel_of_a_question_gets_the_id_of_the_question() {
+        let call = ReplyId {
+            call: CallId::new(Replica(3)).unwrap(),
+            token: None,
+        };
+        let limits = Limits::default();
+        let cancel = |method: &str, own: &str| {
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","method":"{method}","params":{{ "requestId": {own},"reason":"late"}}}}"#
+            );
+            cancelled_question(call, &Bytes::from(body), &limits)
+        };
+        for own in ["1", r#""q.1""#, r#""\u00e9""#] {
+            let (found, cancel) = cancel("notifications/cancelled", own).unwrap();
+            assert_eq!(found.as_str(), own);
+            let cancel: Value = serde_json::from_slice(&cancel).unwrap();
+            assert_eq!(cancel["params"]["reason"], "late", "{cancel}");
+            let id = format!("\"{}\"", cancel["params"]["requestId"].as_str().unwrap());
+            assert_eq!(id, id_for_client(call, own));
+        }
+        assert_eq!(cancel("notifications/progress", "1"), None);
+        assert_eq!(cancel("notifications/cancelled", "}"), None);
     }
 }

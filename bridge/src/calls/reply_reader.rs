@@ -1,5 +1,6 @@
 //! Reads the answers at the reply address of this replica on one bus.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,36 +72,20 @@ impl ReplyReader {
         stop: &CancellationToken,
     ) -> Option<u32> {
         let mut resized = pin!(self.until_resized());
-        let mut watched = pin!(self.watch_share(consumer.share(), readiness));
+        // As long as this replica may not read its answers, no call is made.
+        let mut watched = pin!(watch_refusals(consumer.share(), |met| {
+            self.channel.set_reading(met.is_ok());
+            readiness.set(self.condition(), met);
+        }));
         loop {
             tokio::select! {
                 biased;
+                never = &mut watched => match never {},
                 delivery = consumer.recv() => self.read(delivery?),
                 () = stop.cancelled() => return None,
                 partitions = &mut resized => return Some(partitions),
-                () = &mut watched => return None,
             }
         }
-    }
-
-    /// Reports whether the cluster lets this replica read its answers. As long as it does not, no call is made. Never
-    /// ends.
-    async fn watch_share(&self, share: Option<watch::Receiver<Share>>, readiness: &Readiness) {
-        if let Some(mut share) = share {
-            loop {
-                let is_refused = *share.borrow_and_update() == Share::Refused;
-                self.channel.set_reading(!is_refused);
-                let met = match is_refused {
-                    true => Err(refused()),
-                    false => Ok(()),
-                };
-                readiness.set(self.condition(), met);
-                if share.changed().await.is_err() {
-                    break;
-                }
-            }
-        }
-        std::future::pending().await
     }
 
     /// Waits until the number of partitions of the reply topic changes. The address of an answer depends on this
@@ -132,7 +117,6 @@ impl ReplyReader {
                 return;
             }
         };
-        new.assigned().await;
         self.channel.found(partitions);
         tracing::info!(%transport, partitions, "the number of partitions of the reply topic has changed: this replica reads its answers from another partition");
         let mut old = std::mem::replace(consumer, new);
@@ -186,6 +170,50 @@ impl ReplyReader {
         }
         if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
             tracing::warn!(%error, "an answer was not acknowledged: it may be redelivered");
+        }
+    }
+}
+
+/// Reports whether the cluster lets a reader read, now and whenever that changes.
+pub(crate) async fn watch_refusals(
+    share: Option<watch::Receiver<Share>>,
+    report: impl Fn(Result<(), String>),
+) -> Infallible {
+    if let Some(mut share) = share {
+        loop {
+            let is_refused = *share.borrow_and_update() == Share::Refused;
+            report(match is_refused {
+                true => Err(refused()),
+                false => Ok(()),
+            });
+            if share.changed().await.is_err() {
+                break;
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_that_is_refused_from_the_start_reports_it_and_its_end() {
+        let (sender, share) = watch::channel(Share::Refused);
+        let (reports, mut reported) = tokio::sync::mpsc::channel(1);
+        let report = move |met: Result<(), String>| reports.try_send(met.is_ok()).unwrap();
+        let watching = watch_refusals(Some(share), report);
+        let expected = async {
+            assert_eq!(reported.recv().await, Some(false));
+            sender.send_replace(Share::Assigned);
+            assert_eq!(reported.recv().await, Some(true));
+            sender.send_replace(Share::Refused);
+            assert_eq!(reported.recv().await, Some(false));
+        };
+        tokio::select! {
+            never = watching => match never {},
+            () = expected => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::bridge_client::request;
+use super::bridge_client::{refuse_redirect, request};
 use super::command::{Misuse, Status};
 use super::output::{Output, json_line, plain};
 use crate::registry::card::Card;
@@ -315,6 +315,7 @@ impl BridgeArgs {
         if status.is_success() {
             return Ok(response);
         }
+        refuse_redirect(&response)?;
         let body: Value = response.json().await.unwrap_or_default();
         match body.pointer("/error/message").and_then(Value::as_str) {
             Some(message) => bail!("{message}"),

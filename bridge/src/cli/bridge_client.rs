@@ -3,8 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use anyhow::bail;
+use reqwest::header::LOCATION;
 use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder, Method, RequestBuilder, Url};
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder, Response, Url};
+
+use super::output::plain;
 
 /// How long a connection may take to open.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -29,6 +33,22 @@ pub(super) fn request(method: Method, url: Url) -> reqwest::Result<RequestBuilde
     Ok(client.build()?.request(method, url))
 }
 
+/// Refuses a redirect, because it is not followed.
+///
+/// # Errors
+/// The response is a redirect. The error names its destination.
+pub(super) fn refuse_redirect(response: &Response) -> anyhow::Result<()> {
+    let location = response.headers().get(LOCATION);
+    match location.filter(|_| response.status().is_redirection()) {
+        Some(location) => {
+            let location = plain(&String::from_utf8_lossy(location.as_bytes()));
+            let url = response.url();
+            bail!("{url} redirects to {location}, which is not followed: change --url accordingly")
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether a host is this machine, which needs no proxy.
 fn is_here(host: &str) -> bool {
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
@@ -38,6 +58,18 @@ fn is_here(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redirect_is_refused_with_its_destination() {
+        let answered = |status: u16| {
+            let response = http::Response::builder().status(status);
+            let response = response.header("location", "https://bridge/a2a/agents");
+            refuse_redirect(&Response::from(response.body("").unwrap()))
+        };
+        let refused = answered(308).unwrap_err().to_string();
+        assert!(refused.contains("https://bridge/a2a/agents"), "{refused}");
+        assert!(answered(201).is_ok());
+    }
 
     #[test]
     fn this_machine_needs_no_proxy() {

@@ -47,7 +47,6 @@ pub(in crate::doors) use self::limits::holding;
 pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
 pub(crate) use self::shared::{A2a, LiveSettings, Settings};
-pub(in crate::doors) use self::task_methods::charge_of;
 pub(crate) use self::webhooks::{AllowedUrls, PushSettings};
 
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //!
 //! The budget of a subscription counts received messages. One message can become many copies, each with the key and the
 //! headers of the message, so these are limited as well: a message whose copies would repeat too much is refused, and
-//! no other message is read while the unconfirmed copies use too much beyond the messages themselves. Messages with one
-//! copy each never reach this limit: a Kafka partition whose destination is missing must not stop the others.
+//! no other message is read while the unconfirmed copies use too much beyond the messages themselves. Copies that share
+//! the body of their message do not reach this limit: a Kafka partition whose destination is missing must not stop the
+//! others.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::bus::outbound::Outgoing;
 
 /// Maximum number of bytes of keys and headers that the elements of one message may repeat.
 const MAX_REPEATED: usize = 4 << 20;
-/// If the copies of a binding use more bytes than this and two copies of each message, no other message is read.
+/// No other message is read while the copies of a binding use more bytes than this, and more than the overhead of two
+/// copies of each message of its budget.
 const MAX_IN_HAND: usize = 64 << 20;
 /// The overhead of a copy, in bytes.
 const COPY: usize = 1 << 10;

@@ -142,7 +142,7 @@ impl Runner {
                             PauseCause::Behind => {
                                 "too many records were read after a request that is still unanswered"
                             }
-                            PauseCause::Stalled => {
+                            PauseCause::Blocked => {
                                 "its messages use the budget, and wait for a destination that accepts none; other partitions are read"
                             }
                         };
@@ -219,18 +219,25 @@ async fn watch_share(
     loop {
         let now = *share.borrow_and_update();
         match now {
-            Share::Waiting => match timeout(PATIENCE, share.changed()).await {
-                Ok(Ok(())) => continue,
-                // The reader has ended.
-                Ok(Err(_)) => return,
-                Err(_) => {
-                    is_late = true;
-                    tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died");
-                    readiness.set(condition, Ok(()));
-                    readiness.degraded(condition, WAITING.to_owned());
+            // That is reported already.
+            Share::Waiting if is_late => {}
+            Share::Waiting => {
+                // A client that is replaced reports again that it waits: the wait goes on.
+                let over = share.wait_for(|share| *share != Share::Waiting);
+                match timeout(PATIENCE, over).await.map(|over| over.is_ok()) {
+                    Ok(true) => continue,
+                    // The reader has ended.
+                    Ok(false) => return,
+                    Err(_) => {
+                        is_late = true;
+                        tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died");
+                        readiness.set(condition, Ok(()));
+                        readiness.degraded(condition, WAITING.to_owned());
+                    }
                 }
-            },
+            }
             Share::Refused => {
+                is_late = false;
                 readiness.restored(condition);
                 readiness.set(condition, Err(refused()));
             }
@@ -290,6 +297,11 @@ mod tests {
         assert_eq!(report(), (true, 0));
         become_(Share::Waiting, late).await;
         assert_eq!(report(), (true, 1), "others work");
+        become_(Share::Assigned, soon).await;
+        for _ in 0..4 {
+            become_(Share::Waiting, soon).await;
+        }
+        assert_eq!(report(), (true, 1), "it waits, however often it says so");
         become_(Share::Refused, soon).await;
         assert_eq!(report(), (false, 0));
         become_(Share::Assigned, soon).await;

@@ -9,14 +9,13 @@
 //! of MCP clients that can resume a stream. The replica of a call gets some time to receive an answer itself. If both
 //! receive it, nothing is duplicated: each part has a number, and the folds of tasks and of answers apply each number
 //! once. The number of a part of an E2A answer with a missing record depends on how long a replica waits for that
-//! record, so a follower drops such an answer. Source: docs/design.md §2.
+//! record, so a follower takes over no answer in which one was missing before. Source: docs/design.md §2.
 
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_models::e2a::Fold;
 use a2abus_plugin::{Limits, Text};
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
@@ -33,8 +32,9 @@ use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions};
 use crate::calls::reply::{ReplyChannel, is_forwarded_within};
+use crate::calls::reply_reader::watch_refusals;
 use crate::calls::resolve::{ReadAt, Reader};
-use crate::calls::{AnswerOutcome, Calls, Part, render};
+use crate::calls::{AnswerOutcome, Calls, GAP_TIMEOUT, Part, render};
 use crate::clock;
 use crate::http::sse::UNTIL_STREAM;
 use crate::log_limit::LogLimit;
@@ -82,8 +82,9 @@ struct AnswerBuffer {
     renewed: (usize, Instant),
     /// Whether the answer was taken over.
     is_adopted: bool,
-    /// The missing E2A record that others wait for, and since when.
-    missing: Option<(u64, Instant)>,
+    /// Whether a missing E2A record has been waited for so long that the replica of the call may have gone on without it:
+    /// then the parts have other numbers there.
+    has_gap: bool,
     /// Whether parts were dropped, which makes later parts useless.
     is_incomplete: bool,
 }
@@ -130,7 +131,7 @@ struct RecordingResult {
 const GRACE: Duration = Duration::from_secs(3);
 /// How much the clocks of replicas may differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
-/// How long E2A records may wait for a missing one. The replica of the call waits longer, and then goes on without it.
+/// How long E2A records may wait for a missing one, until the replica of the call may go on without it (it waits longer).
 const MISSING: Duration = Duration::from_secs(1);
 /// How often to count the partitions of the reply topic.
 const RECOUNT_EVERY: Duration = Duration::from_secs(60);
@@ -161,14 +162,19 @@ impl Follower {
             else {
                 return;
             };
-            stop.run_until_cancelled(consumer.assigned()).await;
             let began = Instant::now();
             match self.results.end().await {
                 Ok(end) => {
                     readiness.set(condition.as_str(), Ok(()));
                     // This replica can do its own work without it.
                     readiness.optional(condition.as_str());
-                    self.read_all((&mut consumer, partitions), end, &stop).await;
+                    let report = |met| readiness.set(condition.as_str(), met);
+                    let refusals = watch_refusals(consumer.share(), report);
+                    let reading = self.read_all((&mut consumer, partitions), end, &stop);
+                    tokio::select! {
+                        never = refusals => match never {},
+                        () = reading => {}
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(transport = %self.bus.name.text(), %error, "answers to calls of other replicas are not read yet");
@@ -378,17 +384,17 @@ impl Follower {
         // For a task, a stopped replica is noticed while the agent is still sending. A stored answer is only checked
         // once it is complete.
         let since = in_task.map_or(buffer.last, |_| buffer.task_went_on);
-        if now < since + GRACE && !buffer.is_adopted {
-            return DueAction::Nothing;
+        let may_be_alive = now < since + GRACE;
+        if !buffer.is_adopted && (may_be_alive || self.drops_gap(call, buffer)) {
+            return DueAction::end_if(!may_be_alive && is_late);
         }
-        let has_task = in_task.is_some();
-        let can_be_asked_for = has_task || (has_key && is_whole);
+        let can_be_asked_for = in_task.is_some() || (has_key && is_whole);
         let is_recorded = buffer.recorded == count && buffer.is_adopted;
         if can_be_asked_for && count > 0 && !is_recorded {
             return DueAction::Record(AdoptedCall {
                 call,
                 opened,
-                has_task,
+                has_task: in_task.is_some(),
             });
         }
         DueAction::end_if(is_whole || is_late)
@@ -425,14 +431,20 @@ impl Follower {
             }
             buffer.render(&unit, &limits);
         }
-        if !buffer.lacks_record(Instant::now()) {
-            return;
+        buffer.note_gap(Instant::now());
+    }
+
+    /// Drops an answer that cannot be taken over, because a record of it is missing. Returns whether it is dropped.
+    fn drops_gap(&self, call: CallId, buffer: &mut AnswerBuffer) -> bool {
+        if !buffer.has_gap {
+            return false;
         }
         buffer.discard();
         self.metrics.followed_lost.inc();
         if let Some(suppressed) = self.lost.allow() {
-            tracing::warn!(%call, suppressed, "the answer to a call of another replica is no longer followed: an E2A record is missing");
+            tracing::warn!(%call, suppressed, "the answer to a call of a replica that has stopped is not taken over: an E2A record was missing");
         }
+        true
     }
 
     /// How many parts of the answer are available to its caller, in the task or in the log; `None` if the caller cannot
@@ -543,7 +555,7 @@ impl Default for AnswerBuffer {
             is_being_recorded: false,
             renewed: (0, now),
             is_adopted: false,
-            missing: None,
+            has_gap: false,
             is_incomplete: false,
         }
     }
@@ -569,15 +581,25 @@ impl AnswerBuffer {
             Some(Ok(parts)) => self.parts.extend(parts),
             Some(Err(_)) | None => self.bytes = self.bytes.saturating_sub(bytes_of(unit)),
         }
-        let number = self.progress.fold.as_ref().and_then(Fold::missing);
-        let known = self.missing.filter(|(known, _)| Some(*known) == number);
-        self.missing = number.map(|number| known.unwrap_or_else(|| (number, Instant::now())));
+        self.progress.note_missing();
     }
 
-    /// Whether records have waited too long for a missing one.
-    fn lacks_record(&self, now: Instant) -> bool {
-        self.missing
-            .is_some_and(|(_, since)| now >= since + MISSING)
+    /// Notes that a record has been missing for long. Once the replica of the call has stopped, the answer goes on without
+    /// it after the same time as there.
+    fn note_gap(&mut self, now: Instant) {
+        let Some((_, since)) = self.progress.missing else {
+            return;
+        };
+        let waited = now.saturating_duration_since(since.into());
+        if !self.is_adopted {
+            self.has_gap |= waited >= MISSING;
+        } else if waited >= GAP_TIMEOUT
+            && let Some(request) = &self.request_of
+        {
+            self.parts
+                .extend(render::released(request, &mut self.progress));
+            self.progress.note_missing();
+        }
     }
 
     /// How many parts have arrived.
@@ -618,7 +640,6 @@ impl AnswerBuffer {
     fn discard(&mut self) {
         self.is_incomplete = true;
         self.progress = Progress::default();
-        self.missing = None;
         self.messages = Vec::new();
         self.parts = Vec::new();
         self.bytes = 0;
@@ -700,29 +721,38 @@ mod tests {
         assert!(!knows_event_id(&opened, earlier));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_is_dropped_if_one_of_its_records_does_not_come() {
-        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
-        let mut buffer = AnswerBuffer {
-            request_of: Some(request_of(call, &OpenedCall::sample())),
-            ..AnswerBuffer::default()
-        };
+    fn add(buffer: &mut AnswerBuffer, call: CallId, sequence: usize) {
+        let record = format!(
+            r#"{{"protocol_version":"1.0","response_id":"r{sequence}","request_id":"{call}","sequence":{sequence},"is_final":false,"status":"in_progress","response_kind":"e2a.chunk","body":{{"delta_kind":"text","delta":"x"}}}}"#
+        );
         let limits = Limits::default();
-        let mut add = |sequence: usize| {
-            let record = format!(
-                r#"{{"protocol_version":"1.0","response_id":"r{sequence}","request_id":"{call}","sequence":{sequence},"is_final":false,"status":"in_progress","response_kind":"e2a.chunk","body":{{"delta_kind":"text","delta":"x"}}}}"#
-            );
-            for unit in answer_unit::units(&record.into(), None, &limits) {
-                buffer.bytes += bytes_of(&unit);
-                buffer.render(&unit, &limits);
-            }
-            let now = Instant::now();
-            let lacks = [now, now + MISSING].map(|now| buffer.lacks_record(now));
-            (buffer.count(), lacks)
-        };
-        assert_eq!(add(0), (1, [false, false]));
-        assert_eq!(add(2), (1, [false, true]));
-        assert_eq!(add(1), (3, [false, false]));
+        for unit in answer_unit::units(&record.into(), None, &limits) {
+            buffer.bytes += bytes_of(&unit);
+            buffer.render(&unit, &limits);
+        }
+    }
+
+    #[test]
+    fn a_missing_record_ends_an_answer_that_was_not_taken_over_yet_and_delays_another() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        for is_adopted in [false, true] {
+            let mut buffer = AnswerBuffer {
+                request_of: Some(request_of(call, &OpenedCall::sample())),
+                is_adopted,
+                ..AnswerBuffer::default()
+            };
+            add(&mut buffer, call, 0);
+            add(&mut buffer, call, 2);
+            add(&mut buffer, call, 1);
+            buffer.note_gap(Instant::now() + GAP_TIMEOUT);
+            assert_eq!((buffer.count(), buffer.has_gap), (3, false), "it has come");
+            add(&mut buffer, call, 4);
+            buffer.note_gap(Instant::now());
+            assert_eq!((buffer.count(), buffer.has_gap), (3, false), "it may come");
+            buffer.note_gap(Instant::now() + GAP_TIMEOUT);
+            let count = 3 + usize::from(is_adopted);
+            assert_eq!((buffer.count(), buffer.has_gap), (count, !is_adopted));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -76,11 +76,7 @@ impl EmbeddedLog {
     /// # Errors
     /// [`StateError::Disk`] when the file cannot be used, or another process has opened it.
     pub fn open(spec: LogSpec, directory: &Path) -> Result<Self, StateError> {
-        let file = Arc::new(OpenFile {
-            name: spec.name,
-            path: directory.join(format!("{}.redb", spec.name)),
-            database: RwLock::new(None),
-        });
+        let file = Arc::new(OpenFile::new(spec.name, directory));
         let database = file.database()?;
         let next = prepare(&database).map_err(|error| file.failed(error))?;
         let (appends, queue) = mpsc::channel(QUEUE);
@@ -102,6 +98,14 @@ impl EmbeddedLog {
             appends,
             end,
         })))
+    }
+}
+
+impl EmbeddedLog {
+    /// The error of a file at which the database library panics, because it is damaged.
+    pub(super) fn damaged(name: &'static str, directory: &Path) -> StateError {
+        let error = Error::Corrupted("it cannot be opened".to_owned());
+        OpenFile::new(name, directory).failed(error)
     }
 }
 
@@ -170,6 +174,14 @@ async fn fill(
 // === impl OpenFile ===
 
 impl OpenFile {
+    fn new(name: &'static str, directory: &Path) -> Self {
+        Self {
+            name,
+            path: directory.join(format!("{name}.redb")),
+            database: RwLock::new(None),
+        }
+    }
+
     /// The database, opened if necessary.
     fn database(&self) -> Result<Arc<Database>, StateError> {
         let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
@@ -426,6 +438,27 @@ fn decode(offset: u64, bytes: &[u8]) -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_error_of_a_file_that_is_no_log_names_it_and_the_cure() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.redb");
+        std::fs::write(&path, "no database").unwrap();
+        let spec = LogSpec {
+            name: "test",
+            kind: Kind::Latest,
+        };
+        let error = EmbeddedLog::open(spec.clone(), directory.path()).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        let open = EmbeddedLog::open(spec.clone(), directory.path()).unwrap();
+        let used = EmbeddedLog::open(spec, directory.path()).unwrap_err();
+        drop(open);
+        for (error, cure) in [(error, "move it away"), (used, "`state.directory`")] {
+            let text = error.to_string();
+            let name = path.display().to_string();
+            assert!(text.contains(&name) && text.contains(cure), "{text}");
+        }
+    }
 
     /// The writer does not know about the records of a commit that has failed after it was written.
     #[test]

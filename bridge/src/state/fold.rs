@@ -21,8 +21,8 @@ pub trait Fold: Send + Sync + 'static {
     /// The approximate size of an entry in memory, in bytes.
     fn size_bytes(&self, entry: &Self::Entry) -> usize;
 
-    /// Whether the entry may be removed when memory is needed; later records of its key then change nothing. The
-    /// entries that ended first are removed first.
+    /// Whether the entry may be removed when memory is needed. The entries that ended first are removed first. As long
+    /// as the key is kept, later records of it change nothing.
     fn has_ended(&self, _entry: &Self::Entry) -> bool {
         false
     }

@@ -223,14 +223,13 @@ pub enum StateError {
     #[error("the state {0} was closed or replaced")]
     Closed(&'static str),
     /// The file of an embedded log cannot be used.
-    #[error("the state {name}: {}: {error}", path.display())]
+    #[error("the state {name}: {}: {error}{}", path.display(), cure(error))]
     Disk {
         /// The log.
         name: &'static str,
         /// The file.
         path: PathBuf,
-        /// What failed.
-        #[source]
+        /// What failed. Part of the message, so it is not the source.
         error: Arc<redb::Error>,
     },
     /// A secret cannot be encrypted.
@@ -265,6 +264,21 @@ impl Kind {
             Self::Events { max_life, .. } => Some(max_life + max_life / 24),
             Self::Latest => None,
         }
+    }
+}
+
+/// What an operator can do about an error of a file.
+fn cure(error: &redb::Error) -> &'static str {
+    let is_invalid = |error: &std::io::Error| error.kind() == std::io::ErrorKind::InvalidData;
+    match error {
+        redb::Error::DatabaseAlreadyOpen => {
+            ": another process uses this file: give each process its own `state.directory`"
+        }
+        redb::Error::Io(error) if !is_invalid(error) => "",
+        redb::Error::Io(_) | redb::Error::Corrupted(_) | redb::Error::RepairAborted => {
+            ": the file is damaged, or a2abus has not written it: restore it from a backup, or move it away to begin with an empty state"
+        }
+        _ => "",
     }
 }
 

@@ -96,12 +96,11 @@ impl Logs {
         let opened: AnyLog = match &self.backend {
             LogBackend::Memory => MemoryLog::new(spec, self.memory_bytes).into(),
             LogBackend::Files(directory) => {
-                let directory = directory.clone();
-                let opened =
-                    tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &directory));
+                let at = directory.clone();
+                let opened = tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &at));
+                let opened = opened.await;
                 opened
-                    .await
-                    .unwrap_or(Err(StateError::Closed(name)))?
+                    .unwrap_or_else(|_| Err(EmbeddedLog::damaged(name, directory)))?
                     .into()
             }
             #[cfg(any(feature = "kafka", feature = "nats"))]

@@ -590,7 +590,7 @@ impl<F: Fold> Shared<F> {
         let cause: Option<Arc<str>> = match stored {
             Ok(_) if self.progress.borrow().unwritten.is_some() => None,
             Err(StateError::NotStored { waited, .. }) if *waited < STORED / 2 => return,
-            Err(error) if error.is_outage() || matches!(error, StateError::NotStored { .. }) => {
+            Err(error) if error.is_outage() || is_unwritten(error) => {
                 Some(error.to_string().into())
             }
             _ => return,
@@ -659,7 +659,7 @@ impl<F: Fold> Shared<F> {
             tracing::warn!(
                 state,
                 keys = released,
-                "keys of removed entries were removed, too, because they took more than a quarter of state.memory: a request with such an Idempotency-Key is executed again"
+                "the keys of removed entries took more than a quarter of state.memory, so the oldest of them were removed, too: a later record with such a key begins a new entry (in results, a repeated request with such an Idempotency-Key is executed again)"
             );
         }
     }
@@ -886,6 +886,14 @@ async fn maintain<F: Fold>(view: &Shared<F>) {
     }
 }
 
+/// Whether the log has not stored a record that it should have.
+fn is_unwritten(error: &StateError) -> bool {
+    matches!(
+        error,
+        StateError::NotStored { .. } | StateError::Disk { .. }
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -970,6 +978,14 @@ mod tests {
         assert!(unwritten().is_some());
         tokio::time::sleep(3 * SWEEP).await;
         assert_eq!(unwritten(), None);
+        let full = StateError::Disk {
+            name: "test",
+            path: "state/test.redb".into(),
+            error: Arc::new(redb::Error::Io(std::io::ErrorKind::StorageFull.into())),
+        };
+        let refused = Box::pin(std::future::ready(Err(full)));
+        assert!(view.stored(refused, STORED).await.is_err());
+        assert!(unwritten().unwrap().contains("state/test.redb"));
     }
 
     /// Every task, and every call with an idempotency key, holds such a future.

@@ -335,7 +335,7 @@ impl UnsafeMark {
         };
         save(&self.inner, &self.agent, &stored).await.map_err(|_| {
             let message =
-                "the call was not sent, because it could not be recorded before and might then be sent twice";
+                "the call was not sent, because it could not be recorded first: without that record it might be sent twice later";
             Failure::new(FailureCode::StorageFailed, message)
         })?;
         self.is_set.store(true, Ordering::Relaxed);

@@ -70,15 +70,20 @@ async fn lines_that_are_cancelled_before_the_last_one_start_no_execution() {
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
     assert_eq!(answer.attribute("collaborationid"), "c-1");
+    // Late lines get no second answer, even if one is redelivered.
+    send(&world, "line-1", Some(1), &lines[1]).await;
     send(&world, "line-2", Some(2), &lines[2]).await;
     world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 5)
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 6)
         .await;
+    let dropped = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
+    assert_eq!(world.count(dropped), 2);
+    assert!(world.answers.try_recv().is_none(), "a second answer");
     assert_eq!(world.service.posts(), 0);
     world.end().await;
 }
 
-/// Nobody can tell the lines of a workflow that is sent again from late lines of the cancelled one.
+/// A new line with the number of an earlier one shows that the workflow is sent again.
 #[tokio::test]
 async fn a_workflow_that_is_sent_again_after_its_cancel_is_answered() {
     let mut world = World::named().await;
@@ -118,9 +123,14 @@ async fn a_repeated_line_does_not_keep_a_cancel_from_the_running_execution() {
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
     assert_eq!(answer.attribute("collaborationid"), "e-1");
+    // The last line is repeated, too.
+    send(&world, "line-2", Some(2), &lines[2]).await;
     world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 5)
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 6)
         .await;
+    let dropped = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
+    assert_eq!(world.count(dropped), 1);
+    assert!(world.answers.try_recv().is_none(), "a second answer");
     assert_eq!(world.service.posts(), 0);
     world.end().await;
 }

@@ -36,7 +36,7 @@ pub struct KafkaConfig {
     pub sasl: Option<KafkaSasl>,
 
     /// How long a message that a binding forwards waits for others, to be sent in one request. `0s`: it waits only for
-    /// earlier messages of its topic, if many are in flight. Less than `message_timeout`.
+    /// earlier messages of its topic, if many are in flight. It must be less than `message_timeout`.
     ///
     /// With `1ms`, a bridge under load moves up to 1.5 times as many messages as with `0s`, with up to a quarter less
     /// CPU. Calls over HTTP, their answers, and what workflows publish never linger.

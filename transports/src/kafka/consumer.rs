@@ -15,7 +15,7 @@ mod leaving;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
@@ -34,6 +34,7 @@ use super::error::{GRANT, LOG_AGAIN, failed, is_outage, kind};
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PAUSE_AFTER, PositionStorage};
 use super::progress::Ends;
+use super::questions::may_read;
 use super::rebalance::{Client, Context, EndSignal, list, store};
 use super::record;
 use super::thread::spawn;
@@ -61,8 +62,7 @@ const MAX_REVOCATION: Duration = Duration::from_secs(60);
 const MAX_WAIT: Duration = Duration::from_secs(120);
 /// For how long a refusal explains that a member gets no partitions.
 const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
-/// How long brokers may take to refuse records again: librdkafka waits 5 s after a refusal (10 times
-/// `fetch.error.backoff.ms`).
+/// After this time the cluster is asked again whether it still refuses topics.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes fence
 /// each other every few seconds; outages are rarer.
@@ -127,10 +127,19 @@ struct Session<'a> {
     checkup: Checkup,
     /// When the brokers last refused a permission. librdkafka reports that only once, and then goes on asking.
     refused_at: Option<Instant>,
-    /// When they last refused records of its partitions, if they still do.
-    unreadable_at: Option<Instant>,
-    /// When they were last asked again.
-    asked_at: Option<Instant>,
+    /// While the cluster refuses topics.
+    unreadable: Option<Unreadable>,
+}
+
+/// The question whether the cluster still refuses topics. Only a client of its own can tell: librdkafka reports a refusal
+/// once for each partition, goes on asking, and does not report that it gets records again.
+struct Unreadable {
+    /// When the cluster last refused a topic to the reader.
+    refused_at: Instant,
+    /// When to ask next.
+    ask_at: Instant,
+    /// When the question was last asked, and its answer, until that has arrived.
+    asked: Option<(Instant, std_mpsc::Receiver<Result<(), TransportError>>)>,
 }
 
 /// A record on its way to the channel.
@@ -240,6 +249,19 @@ impl Source {
         match self {
             Self::Group { .. } => Share::Waiting,
             Self::Live(_) => Share::Assigned,
+        }
+    }
+
+    /// The topics that are read.
+    fn topics(&self) -> Vec<Topic> {
+        match self {
+            Self::Group { topics, .. } => topics.clone(),
+            Self::Live(starts) => {
+                let mut topics: Vec<Topic> =
+                    starts.iter().map(|(topic, ..)| topic.clone()).collect();
+                topics.dedup();
+                topics
+            }
         }
     }
 
@@ -368,6 +390,21 @@ impl Task {
         }
     }
 
+    /// Asks whether the topics may be read. The answer comes when it is known; none if the question cannot be asked.
+    fn ask_to_read(&self) -> std_mpsc::Receiver<Result<(), TransportError>> {
+        let (answer, answered) = std_mpsc::sync_channel(1);
+        let (config, pulse) = (Arc::clone(&self.plan.config), Arc::clone(&self.plan.pulse));
+        let topics = self.plan.source.topics();
+        let asking = spawn("a2abus-kafka-ask", move || {
+            // Fails when the client that asked has ended.
+            let _ = answer.send(may_read(&config, &pulse, &topics));
+        });
+        if let Err(error) = asking {
+            tracing::warn!(reads = %self.plan.source, %error, "cannot ask whether topics may be read again");
+        }
+        answered
+    }
+
     fn context(&self) -> Context {
         Context::new(
             Events::new("consumer", Arc::clone(&self.plan.pulse)),
@@ -435,8 +472,7 @@ impl<'a> Session<'a> {
             received_at: now,
             checkup: Checkup::new(),
             refused_at: None,
-            unreadable_at: None,
-            asked_at: None,
+            unreadable: None,
         })
     }
 
@@ -594,28 +630,43 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Asks again for records that the brokers refused, and notes when they no longer do. librdkafka reports a refusal
-    /// once for each partition, and again after a pause. Source: librdkafka 2.12, `rd_kafka_toppar_fetch_decide`.
+    /// Asks from time to time whether the cluster still refuses topics, and notes when it no longer does. Does not wait
+    /// for the answer.
     fn ask_again(&mut self) {
-        let Some(refused_at) = self.unreadable_at else {
+        let now = Instant::now();
+        let Some(unreadable) = &mut self.unreadable else {
             return;
         };
-        match self.asked_at {
-            Some(asked_at) if asked_at.elapsed() < ASK_AGAIN => return,
-            Some(asked_at) if asked_at > refused_at => {
-                (self.unreadable_at, self.asked_at) = (None, None);
+        let Some((asked_at, answer)) = &unreadable.asked else {
+            if now >= unreadable.ask_at {
+                unreadable.asked = Some((now, self.task.ask_to_read()));
+            }
+            return;
+        };
+        let answer = match answer.try_recv() {
+            Err(std_mpsc::TryRecvError::Empty) => return,
+            Ok(answer) => answer,
+            // The thread that asks could not be started.
+            Err(std_mpsc::TryRecvError::Disconnected) => Err(TransportError::new(
+                TransportErrorKind::Other,
+                "ask whether topics may be read",
+            )),
+        };
+        match answer {
+            Ok(()) if *asked_at > unreadable.refused_at => {
+                self.unreadable = None;
                 return self.client.context().set_records_refused(false);
             }
-            _ => self.asked_at = Some(Instant::now()),
+            // A topic was refused after the question.
+            Ok(()) => {}
+            Err(error) if error.kind() == TransportErrorKind::Unauthorised => {
+                self.refused_at = Some(now);
+            }
+            Err(error) => {
+                tracing::debug!(reads = %self.task.plan.source, %error, "cannot tell whether topics may be read again");
+            }
         }
-        let read = self.task.intake.unpaused();
-        let asked = named(&read, |list| {
-            self.client.pause(list)?;
-            self.client.resume(list)
-        });
-        if let Err(error) = asked {
-            tracing::warn!(%error, "a Kafka partition could not be paused or resumed");
-        }
+        (unreadable.asked, unreadable.ask_at) = (None, now + ASK_AGAIN);
     }
 
     /// Takes one record, or serves one event.
@@ -661,12 +712,13 @@ impl<'a> Session<'a> {
         self.is_member() && is_answered && self.is_without_partitions(max_wait)
     }
 
-    /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since.
+    /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since. A
+    /// refused topic counts even if it was refused before the wait: it may be the reason why the partitions are gone.
     fn is_without_partitions(&self, longest: Duration) -> bool {
         let waits = self.client.context().unassigned_for();
         let since_refusal = self.refused_at.map(|at| at.elapsed());
         let is_refused = since_refusal.is_some_and(|since| since < waits.min(MAX_REFUSED_WAIT));
-        waits > longest && !is_refused
+        waits > longest && !is_refused && self.unreadable.is_none()
     }
 
     /// Logs an error once, and again when it changes or persists.
@@ -690,18 +742,24 @@ impl<'a> Session<'a> {
         }
         self.last_error = Some((code, Instant::now()));
         if is_refusal {
-            tracing::error!(%reads, %error, fix = GRANT, "the Kafka cluster refuses a permission to a reader");
+            tracing::error!(%reads, %error, fix = GRANT, "the Kafka cluster denies this reader a permission");
         } else {
             tracing::warn!(%reads, %error, "the Kafka consumer reports an error");
         }
     }
 
-    /// Shows that the cluster refuses a permission. A reader of partitions keeps them, and asks again for their records.
+    /// Shows that the cluster refuses a permission.
     fn note_refusal(&mut self, code: Code) {
-        self.refused_at = Some(Instant::now());
-        if code == Code::TopicAuthorizationFailed && self.task.intake.is_assigned() {
-            self.unreadable_at = self.refused_at;
-            return self.client.context().set_records_refused(true);
+        let now = Instant::now();
+        self.refused_at = Some(now);
+        if code == Code::TopicAuthorizationFailed {
+            let unreadable = self.unreadable.get_or_insert_with(|| Unreadable {
+                refused_at: now,
+                ask_at: now + ASK_AGAIN,
+                asked: None,
+            });
+            unreadable.refused_at = now;
+            self.client.context().set_records_refused(true);
         }
         self.task.share.send_if_modified(|share| {
             let waits = *share == Share::Waiting;
@@ -922,7 +980,7 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use rdkafka::ClientConfig;
-    use rdkafka::consumer::BaseConsumer;
+    use rdkafka::consumer::{BaseConsumer, ConsumerContext as _};
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
@@ -969,11 +1027,13 @@ mod tests {
     }
 
     /// Polls until the member has this share.
+    #[track_caller]
     fn until(session: &mut Session<'_>, share: Share) {
         let late = Instant::now() + DEADLINE;
         while *session.task.share.borrow() != share {
             assert!(Instant::now() < late, "it is never {share:?}");
             assert!(session.poll(TICK).is_continue());
+            session.ask_again();
         }
     }
 
@@ -1099,6 +1159,20 @@ mod tests {
         assert_eq!(task.max_wait(), session_timeout + MAX_REVOCATION);
     }
 
+    /// Asks now whether the topics are still refused, and waits for the answer.
+    #[track_caller]
+    fn ask(session: &mut Session<'_>) {
+        let late = Instant::now() + DEADLINE;
+        session.unreadable.as_mut().unwrap().ask_at = Instant::now();
+        session.ask_again();
+        let is_asked = |unreadable: &Unreadable| unreadable.asked.is_some();
+        while session.unreadable.as_ref().is_some_and(is_asked) {
+            assert!(Instant::now() < late, "no answer");
+            assert!(session.poll(TICK).is_continue());
+            session.ask_again();
+        }
+    }
+
     #[test]
     fn a_reader_whose_records_are_refused_has_its_share_again_when_they_are_permitted() {
         let cluster = cluster();
@@ -1108,24 +1182,58 @@ mod tests {
         let mut session = Session::open(&task).unwrap();
         until(&mut session, Share::Assigned);
         until(&mut session, Share::Refused);
-        // Asked again, the brokers refuse again.
-        let first = session.unreadable_at;
+        cluster.clear_request_errors(RDKafkaApiKey::Fetch);
+        ask(&mut session);
+        assert_eq!(*task.share.borrow(), Share::Assigned);
+        publish(&cluster);
+        drop(delivered(&mut session, &mut deliveries));
+    }
+
+    #[test]
+    fn a_permission_that_is_refused_again_before_the_answer_counts_as_refused() {
+        let cluster = cluster();
+        let (task, _deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        until(&mut session, Share::Assigned);
+        session.note_refusal(Code::TopicAuthorizationFailed);
+        session.unreadable.as_mut().unwrap().ask_at = Instant::now();
         session.ask_again();
+        session.note_refusal(Code::TopicAuthorizationFailed);
+        ask(&mut session);
+        assert_eq!(*task.share.borrow(), Share::Refused);
+        ask(&mut session);
+        assert_eq!(*task.share.borrow(), Share::Assigned);
+    }
+
+    /// A topic that the user may not see any more has no partitions, and librdkafka reports that once.
+    #[test]
+    fn a_member_is_refused_as_long_as_it_may_not_see_its_topic() {
+        let cluster = cluster();
+        let (mut task, _deliveries) = member(cluster.bootstrap_servers());
+        let refresh = [("topic.metadata.refresh.interval.ms", "100")];
+        task.plan.config = Arc::new(KafkaConfig {
+            properties: refresh.into_iter().collect(),
+            ..KafkaConfig::clone(&task.plan.config)
+        });
+        let mut session = Session::open(&task).unwrap();
+        until(&mut session, Share::Assigned);
+        let refusal = Response::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        cluster.topic_error("t", refusal).unwrap();
+        until(&mut session, Share::Refused);
         let late = Instant::now() + DEADLINE;
-        while session.unreadable_at == first {
-            assert!(Instant::now() < late, "the second refusal is not reported");
+        while task.intake.is_assigned() {
+            assert!(Instant::now() < late, "nothing is revoked");
             assert!(session.poll(TICK).is_continue());
         }
         assert_eq!(*task.share.borrow(), Share::Refused);
-        cluster.clear_request_errors(RDKafkaApiKey::Fetch);
-        publish(&cluster);
-        drop(delivered(&mut session, &mut deliveries));
-        // As if nothing had been refused for so long since it was asked again.
-        let now = Instant::now();
-        session.unreadable_at = Some(now - 2 * ASK_AGAIN);
-        session.asked_at = Some(now - ASK_AGAIN);
-        session.ask_again();
-        assert_eq!(*task.share.borrow(), Share::Assigned);
+        assert!(!session.is_without_partitions(Duration::ZERO));
+        ask(&mut session);
+        assert_eq!(*task.share.borrow(), Share::Refused);
+        assert!(session.unreadable.is_some());
+        let granted = Response::RD_KAFKA_RESP_ERR_NO_ERROR;
+        cluster.topic_error("t", granted).unwrap();
+        ask(&mut session);
+        assert!(session.unreadable.is_none());
     }
 
     #[test]
@@ -1143,6 +1251,24 @@ mod tests {
         until(&mut session, Share::Refused);
         cluster.clear_request_errors(RDKafkaApiKey::OffsetCommit);
         until(&mut session, Share::Assigned);
+    }
+
+    #[test]
+    fn a_refused_commit_of_partitions_that_are_gone_does_not_count() {
+        let cluster = cluster();
+        let (task, _deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        until(&mut session, Share::Assigned);
+        let partitions = session.client.assignment().unwrap();
+        let refused = || Err(KafkaError::ConsumerCommit(Code::GroupAuthorizationFailed));
+        let context = Arc::clone(session.client.context());
+        context.commit_callback(refused(), &partitions);
+        assert_eq!(*task.share.borrow(), Share::Refused);
+        session.client.unsubscribe();
+        until(&mut session, Share::Waiting);
+        // The answer to the commit of the revocation.
+        context.commit_callback(refused(), &partitions);
+        assert!(!context.are_commits_refused());
     }
 
     #[test]

@@ -2,20 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use rdkafka::TopicPartitionList;
 use rdkafka::admin::ResourceSpecifier;
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::Producer as _;
-use rdkafka::{Offset, TopicPartitionList};
 
-use super::error::refused;
+use super::error::{failed, refused};
 use super::health::Events;
+use super::questions::{REQUEST_TIMEOUT, RETRY_PAUSE, consumer, read_end};
 use super::topics::TopicSettings;
-use super::{Kafka, REQUEST_TIMEOUT, RETRY_PAUSE, TOPIC_PROPAGATION, admin_options, failed};
+use super::{Kafka, TOPIC_PROPAGATION, admin_options};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
-
-impl ConsumerContext for Events {}
 
 impl Kafka {
     /// An existing topic; `None` when it does not exist.
@@ -90,14 +89,8 @@ impl Kafka {
         let shared = std::sync::Arc::clone(&self.shared);
         let (topic, group) = (topic.clone(), group.map(str::to_owned));
         let read = move || {
-            let events = Events::new("check", std::sync::Arc::clone(&shared.pulse));
             let name = group.as_deref().unwrap_or("a2abus.check");
-            let mut config = shared.config.live(name)?;
-            config.set("enable.partition.eof", "true");
-            let consumer: BaseConsumer<Events> = config
-                .build()
-                .create_with_context(events)
-                .map_err(|error| failed("create a Kafka consumer", error))?;
+            let consumer = consumer(&shared.config, &shared.pulse, name)?;
             if let Some(group) = &group {
                 position(&consumer, &topic, first, group)?;
             }
@@ -137,35 +130,4 @@ fn position(
         }
         drop(consumer.poll(RETRY_PAUSE));
     }
-}
-
-/// Continues from the end of a partition until there is a record, or the broker says that there is none.
-fn read_end(
-    consumer: &BaseConsumer<Events>,
-    topic: &Topic,
-    partition: i32,
-) -> Result<(), TransportError> {
-    let what = || format!("read the topic {topic}");
-    let mut list = TopicPartitionList::new();
-    let added = list.add_partition_offset(topic.as_str(), partition, Offset::End);
-    let assigned = added.and_then(|()| consumer.assign(&list));
-    assigned.map_err(|error| failed(what(), error))?;
-    let until = Instant::now() + REQUEST_TIMEOUT;
-    while Instant::now() < until {
-        match consumer.poll(RETRY_PAUSE) {
-            Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
-            // Reading needs no permission for a group. `position` has tested that, if there is one.
-            Some(Err(error))
-                if error.rdkafka_error_code() == Some(Code::GroupAuthorizationFailed) => {}
-            Some(Err(error)) => {
-                let error = failed(what(), error);
-                // Connections that open and close during the start say nothing about the topic.
-                if error.kind() != TransportErrorKind::Disconnected {
-                    return Err(error);
-                }
-            }
-            None => {}
-        }
-    }
-    Err(TransportError::new(TransportErrorKind::TimedOut, what()))
 }

@@ -240,6 +240,12 @@ impl Intake {
         (0..state.count()).any(|lane| state.ledger.epoch(lane).is_some())
     }
 
+    /// Whether any of these lanes is assigned.
+    pub(super) fn is_any_assigned(&self, lanes: &[u32]) -> bool {
+        let state = self.state();
+        lanes.iter().any(|lane| state.ledger.epoch(*lane).is_some())
+    }
+
     /// The offset after the last delivered record of a partition.
     pub(super) fn next(&self, topic: &str, partition: i32) -> Option<i64> {
         let state = self.state();
@@ -499,7 +505,7 @@ impl Intake {
             place.is_held &= !is_resumed;
             place.is_full = held >= self.max_held || (place.is_full && held > self.max_held / 2);
             let cause = match (place.is_blocked, place.is_full) {
-                (true, _) => Some(PauseCause::Stalled),
+                (true, _) => Some(PauseCause::Blocked),
                 (false, true) => Some(PauseCause::Behind),
                 (false, false) => None,
             };
@@ -524,20 +530,11 @@ impl Intake {
 
     /// The assigned partitions that are paused.
     pub(super) fn paused(&self) -> Vec<(Topic, i32)> {
-        self.assigned(|place| place.paused)
-    }
-
-    /// The assigned partitions that are not paused.
-    pub(super) fn unpaused(&self) -> Vec<(Topic, i32)> {
-        self.assigned(|place| !place.paused)
-    }
-
-    fn assigned(&self, is_wanted: impl Fn(&AssignedPartition) -> bool) -> Vec<(Topic, i32)> {
         let state = self.state();
         let lanes = (0..).zip(&state.places);
-        let wanted =
-            lanes.filter(|(lane, place)| is_wanted(place) && state.ledger.epoch(*lane).is_some());
-        wanted
+        let paused =
+            lanes.filter(|(lane, place)| place.paused && state.ledger.epoch(*lane).is_some());
+        paused
             .map(|(_, place)| (place.topic.clone(), place.partition))
             .collect()
     }
@@ -925,7 +922,7 @@ mod tests {
         let paused = intake.pace(false);
         assert_eq!(paused.pause, [(Topic::new("t").unwrap(), 3)]);
         assert_eq!(paused.full.len(), 1);
-        assert_eq!(paused.full[0].cause, PauseCause::Stalled);
+        assert_eq!(paused.full[0].cause, PauseCause::Blocked);
         let second = fill(&intake, lanes[1], 1);
         let third = fill(&intake, lanes[2], 1);
         assert_eq!((second.len(), third.len()), (33, 33));

@@ -168,7 +168,8 @@ async fn a_partition_without_a_leader_keeps_no_other_from_being_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lookup_that_nobody_waits_for_still_has_its_turn() {
     let (cluster, kafka) = cluster().await;
-    slow_down(&cluster, 2_000);
+    // No lookup is answered: each ends after `REQUEST_TIMEOUT`.
+    slow_down(&cluster, 120_000);
     let topics = kafka.shared.producer.topics();
     for number in 0..20 {
         let topic = Topic::new(format!("t{number}")).unwrap();
@@ -179,6 +180,18 @@ async fn a_lookup_that_nobody_waits_for_still_has_its_turn() {
     assert!(turn.await.is_err(), "more lookups than threads for them");
     let turn = tokio::time::timeout(DEADLINE, topics.turn());
     assert!(turn.await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_answer_does_not_use_up_the_time_of_a_new_topic() {
+    let (cluster, kafka) = cluster().await;
+    let round_trip = SENDER_PROPAGATION + RETRY_PAUSE;
+    cluster.broker_round_trip_time(1, round_trip).unwrap();
+    let topics = kafka.shared.producer.topics();
+    let begun = Instant::now();
+    let found = kafka.find(topics, &Topic::from_static("later")).await;
+    assert_eq!(found, Existence::Missing);
+    assert!(begun.elapsed() >= 2 * round_trip, "it is looked up once");
 }
 
 /// Hands that many messages to the client at once and returns their offsets, or the first error.

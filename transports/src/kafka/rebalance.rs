@@ -58,7 +58,7 @@ pub(super) struct Context {
     commit_error: Mutex<Option<(Code, Instant)>>,
 }
 
-/// What the cluster refuses to a reader that has partitions.
+/// What the cluster refuses to a reader: its topics, or commits of the partitions that it has.
 #[derive(Debug, Default)]
 struct Refusals {
     records: bool,
@@ -118,7 +118,7 @@ impl Context {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether the brokers refuse the records of its partitions.
+    /// Notes whether the cluster refuses topics.
     pub(super) fn set_records_refused(&self, is_refused: bool) {
         self.note_refusal(|refusals| refusals.records = is_refused);
     }
@@ -134,8 +134,13 @@ impl Context {
                 .share
                 .send_if_modified(|shown| std::mem::replace(shown, share) != share);
         if is_news && share == Share::Assigned {
-            tracing::info!(group = %self.group, "the Kafka cluster permits again what it refused");
+            tracing::info!(group = %self.group, "the Kafka cluster now grants the permissions that it had denied");
         }
+    }
+
+    /// Whether the cluster refuses commits, which the log then says.
+    pub(super) fn are_commits_refused(&self) -> bool {
+        self.lock_refusals().commits
     }
 
     fn lock_refusals(&self) -> MutexGuard<'_, Refusals> {
@@ -143,13 +148,14 @@ impl Context {
     }
 
     /// Logs a failed commit once, and again when its cause changes or persists: librdkafka repeats it every second.
-    fn note_failed_commit(&self, error: &KafkaError) {
+    fn note_failed_commit(&self, error: &KafkaError, partitions: &TopicPartitionList) {
         let group = &self.group;
         let Some(code) = error.rdkafka_error_code() else {
             return tracing::warn!(%group, %error, "a Kafka commit failed; records may be redelivered");
         };
         let is_refused = kind(code) == TransportErrorKind::Unauthorised;
-        if is_refused {
+        // Partitions that are gone are not committed again, so nothing would show that the refusal is over.
+        if is_refused && self.intake.is_any_assigned(&self.lanes(partitions)) {
             self.note_refusal(|refusals| refusals.commits = true);
         }
         let mut logged = self
@@ -249,7 +255,7 @@ impl Context {
         let until = self.limited(Instant::now() + COMMITTED_TIMEOUT, |deadlines| {
             deadlines.commit
         });
-        if !is_committed(client, positions, until) {
+        if !is_committed(client, positions, until) && !self.are_commits_refused() {
             tracing::warn!(group = %self.group, "the Kafka commit of revoked partitions is not confirmed; records may be redelivered");
         }
     }
@@ -324,11 +330,18 @@ impl ConsumerContext for Context {
             }
             // An assignment follows, of all partitions that stay here.
             Rebalance::Revoke(_) => {
+                let mut refusals = self.lock_refusals();
                 // What could not be committed may have been in partitions that are gone, so it may not be tried again.
-                self.lock_refusals().commits = false;
+                refusals.commits = false;
+                let share = match refusals.records {
+                    // The refusal may be the reason why the partitions are gone.
+                    true => Share::Refused,
+                    false => Share::Waiting,
+                };
+                drop(refusals);
                 // Partitions that stay here are read meanwhile.
                 if !self.intake.is_assigned() {
-                    self.share.send_replace(Share::Waiting);
+                    self.share.send_replace(share);
                 }
                 *self.lock_unassigned() = Some(Instant::now());
             }
@@ -336,7 +349,7 @@ impl ConsumerContext for Context {
         }
     }
 
-    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+    fn commit_callback(&self, result: KafkaResult<()>, partitions: &TopicPartitionList) {
         if self.is_replaced() {
             return;
         }
@@ -351,7 +364,7 @@ impl ConsumerContext for Context {
             {
                 tracing::debug!(%code, "a Kafka commit has to be repeated");
             }
-            Err(error) => self.note_failed_commit(&error),
+            Err(error) => self.note_failed_commit(&error, partitions),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use async_nats::{Client, RequestErrorKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -138,6 +139,12 @@ impl Api {
     /// The subject for a request to the API.
     pub(super) fn subject(&self, request: &str) -> String {
         format!("{}.{request}", self.prefix)
+    }
+
+    /// Reports why the API does not work, or, with `None`, that it does. Without a connection that is not known.
+    pub(super) fn report(&self, trouble: Option<Text>) {
+        let trouble = trouble.filter(|_| self.link.is_up());
+        self.link.report(&Text::from_static("JetStream"), trouble);
     }
 
     /// Sends a request, and returns the answer or the API's error. The client's request timeout applies. A request that

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use serde_json::{Value, json};
@@ -42,6 +42,8 @@ pub(super) struct ConsumerState {
     pub(super) limits: Limits,
     /// All messages up to this sequence of the stream are acknowledged, by all its readers together.
     pub(super) settled: u64,
+    /// When it was created. Another consumer of this name has another time.
+    pub(super) created: Option<SystemTime>,
 }
 
 /// The server's default acknowledgement timeout, if the consumer sets none.
@@ -221,6 +223,9 @@ impl ConsumerState {
         Self {
             limits: Limits::read(&info["config"]),
             settled: info["ack_floor"]["stream_seq"].as_u64().unwrap_or(0),
+            created: info["created"]
+                .as_str()
+                .and_then(|time| humantime::parse_rfc3339(time).ok()),
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::Text;
 use async_nats::{Client, StatusCode, Subject, Subscriber};
@@ -69,6 +69,8 @@ pub(super) struct DurableReader {
     limits: Limits,
     /// Everything up to this sequence is acknowledged, so a new consumer of this name begins after it.
     settled: u64,
+    /// When the consumer was created.
+    created: Option<SystemTime>,
     /// What the server has last said about the consumer.
     states: watch::Receiver<ConsumerState>,
     stage: Stage,
@@ -158,6 +160,7 @@ impl DurableReader {
             consumer,
             limits: state.limits,
             settled: state.settled,
+            created: state.created,
             states,
             stage: Stage::Reading,
             inbox,
@@ -282,6 +285,10 @@ impl DurableReader {
     /// The connection was lost, or has come back. If it comes back at once, the server continues the pull of the lost
     /// connection, because the client subscribes to the same inbox again. So a new inbox is used.
     async fn connection_changed(&mut self, is_up: bool) -> Result<(), TransportError> {
+        // The pulls of the new connection are counted anew.
+        if std::mem::take(&mut self.silences) > 1 {
+            self.link.report(&self.consumer.title(), None);
+        }
         if self.pull.is_some() {
             self.take_received().await;
             self.pull = None;
@@ -301,6 +308,11 @@ impl DurableReader {
 
     /// Takes over what the server says about the consumer.
     fn update(&mut self, state: ConsumerState) {
+        if state.created != self.created {
+            // A new consumer delivers them again.
+            self.recovered.clear();
+        }
+        self.created = state.created;
         self.settled = state.settled;
         let ack_wait = state.limits.ack_wait;
         if ack_wait < self.limits.ack_wait {
@@ -311,8 +323,6 @@ impl DurableReader {
 
     fn repaired(&mut self, state: ConsumerState) {
         self.repair = None;
-        // The consumer may be a new one, which delivers them again.
-        self.recovered.clear();
         self.update(state);
     }
 
@@ -780,7 +790,7 @@ mod tests {
         let nats = connect(&listener.local_addr().unwrap().to_string()).await;
         let link = Arc::clone(&nats.inner.link);
         let connection = link.connection();
-        let info = r#"{"config":{"ack_policy":"explicit"},"ack_floor":{"stream_seq":7}}"#;
+        let info = r#"{"config":{"ack_policy":"explicit"},"ack_floor":{"stream_seq":7},"created":"2026-01-01T00:00:00.1Z"}"#;
         let server = Mock::serve(listener, Api::Answer(info));
         up(&nats).await;
         let (deliveries, to_consumer) = mpsc::channel(1);
@@ -813,7 +823,11 @@ mod tests {
             ack_wait,
             ..world.reader.limits
         };
-        let state = ConsumerState { limits, settled: 9 };
+        let state = ConsumerState {
+            limits,
+            settled: 9,
+            created: world.reader.created,
+        };
         world.tell_state.send_replace(state);
         let event = world.reader.next(&world.stop, &mut world.connection).await;
         let Event::ConsumerSeen(seen) = event else {
@@ -834,5 +848,26 @@ mod tests {
         assert!(matches!(*health.borrow(), Health::Impaired(_)));
         world.reader.accepted();
         assert_eq!(*health.borrow(), Health::Up);
+        // Those of an earlier connection do not count.
+        for _ in 0..2 {
+            world.reader.silent();
+        }
+        world.reader.connection_changed(true).await.unwrap();
+        assert_eq!(*health.borrow(), Health::Up);
+        world.reader.silent();
+        assert_eq!(*health.borrow(), Health::Up);
+    }
+
+    #[tokio::test]
+    async fn settled_malformed_messages_are_forgotten_only_with_their_consumer() {
+        let mut world = world().await;
+        let state = *world.reader.states.borrow();
+        assert!(state.created.is_some());
+        world.reader.recovered.insert(8);
+        world.reader.repaired(state);
+        assert!(world.reader.recovered.contains(&8));
+        let created = state.created.map(|time| time + Duration::from_millis(1));
+        world.reader.update(ConsumerState { created, ..state });
+        assert!(world.reader.recovered.is_empty());
     }
 }

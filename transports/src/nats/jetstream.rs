@@ -99,7 +99,13 @@ impl Replies {
                     }
                     None => return,
                 },
-                Ok(()) = connection.changed() => self.fail_lost(&mut unanswered, &mut lookups),
+                Ok(()) = connection.changed() => {
+                    if self.fail_lost(&mut unanswered, &mut lookups) {
+                        open_lookups.clear();
+                        let again = lookups.subjects().cloned();
+                        open_lookups.extend(again.map(|topic| look_up(self.api.clone(), topic)));
+                    }
+                }
                 refusal = refusals.recv() => unanswered.refused(refusal, self.link.user()),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)),
                     if next_deadline.is_some() => unanswered.expire(),
@@ -145,13 +151,16 @@ impl Replies {
         None
     }
 
-    /// Fails the questions on a lost connection, also those that wait for a lookup: their answers will not come.
-    fn fail_lost(&self, unanswered: &mut Unanswered, lookups: &mut Lookups) {
-        let mut lost = unanswered.take(|expected| self.is_lost(expected));
-        lost.extend(lookups.take(|expected| self.is_lost(expected)));
-        for expected in lost {
+    /// Fails the questions on a lost connection, also those that wait for a lookup: their answers will not come. Returns
+    /// whether lookups have lost their answers too.
+    fn fail_lost(&self, unanswered: &mut Unanswered, lookups: &mut Lookups) -> bool {
+        let lost = unanswered.take(|expected| self.is_lost(expected));
+        let waiting = lookups.take(|expected| self.is_lost(expected));
+        let is_lookup_lost = !waiting.is_empty();
+        for expected in lost.into_iter().chain(waiting) {
             expected.decide(Err(self.lost()));
         }
+        is_lookup_lost
     }
 
     fn is_lost(&self, expected: &Expected) -> bool {

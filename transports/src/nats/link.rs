@@ -49,7 +49,10 @@ pub(super) struct Link {
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
     logged_refusals: std::sync::Mutex<LoggedRefusals>,
-    closed: AtomicBool,
+    /// Cancelled once nothing can be sent any more.
+    closed: CancellationToken,
+    /// Cancelled when the client has ended, whatever the reason.
+    ended: CancellationToken,
     faults: std::sync::Mutex<Faults>,
     /// The servers and the user, for messages.
     servers: Text,
@@ -94,7 +97,7 @@ struct Faults {
     is_connecting: bool,
     /// The last report about the connection.
     connection: Text,
-    /// Subscriptions that cannot go on, and why.
+    /// Subscriptions that cannot go on, and other parts that do not work, and why.
     subscriptions: BTreeMap<Text, Text>,
 }
 
@@ -131,7 +134,7 @@ struct Events(Arc<Link>);
 
 impl Drop for Events {
     fn drop(&mut self) {
-        self.0.client_ended();
+        self.0.ended.cancel();
     }
 }
 
@@ -156,7 +159,8 @@ impl Link {
             dropped: AtomicU64::new(0),
             logged: std::sync::Mutex::default(),
             logged_refusals: std::sync::Mutex::default(),
-            closed: AtomicBool::new(false),
+            closed: CancellationToken::new(),
+            ended: CancellationToken::new(),
             faults: std::sync::Mutex::new(Faults {
                 is_connecting: true,
                 connection: connecting,
@@ -187,14 +191,17 @@ impl Link {
     }
 
     /// Compares the client's state with its events, until stopped. Events are lost when more arrive at once than the
-    /// client can queue, and without this check a lost "disconnected" would never be noticed.
+    /// client can queue, and without this check a lost "disconnected" would never be noticed. Also reports the end of
+    /// the client: not in the destructor of its events, because that runs also when the process ends.
     pub(super) async fn watch(self: Arc<Self>, client: Client, stop: CancellationToken) {
         let mut differed = false;
         let mut every = tokio::time::interval(COMPARE_EVERY);
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
+                () = self.ended.cancelled() => return self.client_ended(),
                 _ = every.tick() => {}
             }
             self.report_refusals(Instant::now());
@@ -364,7 +371,8 @@ impl Link {
         self.publish_health();
     }
 
-    /// Reports a subscription that cannot continue, or, with `None`, that it can again.
+    /// Reports a subscription that cannot continue, or another part that does not work, or, with `None`, that it works
+    /// again.
     pub(super) fn report(&self, subscription: &Text, trouble: Option<Text>) {
         match trouble {
             Some(trouble) => {
@@ -431,17 +439,18 @@ impl Link {
         self.is_up() && !self.is_closed()
     }
 
-    /// Waits until the connection is up, or until the deadline.
+    /// Waits until the connection is up, or closed, or until the deadline.
     pub(super) async fn up(&self, deadline: Instant) -> Result<(), TransportError> {
         if self.is_usable() {
             return Ok(());
         }
         let mut connection = self.connection.subscribe();
-        let came_up = connection.wait_for(|now| now.up);
+        let came_up = async { connection.wait_for(|now| now.up).await.is_ok() };
+        let came_up = self.closed.run_until_cancelled(came_up);
         match tokio::time::timeout_at(deadline, came_up).await {
             _ if self.is_closed() => Err(closed()),
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(self.disconnected("reach NATS")),
+            Ok(Some(true)) => Ok(()),
+            Ok(Some(false) | None) | Err(_) => Err(self.disconnected("reach NATS")),
         }
     }
 
@@ -485,24 +494,25 @@ impl Link {
     }
 
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.closed.cancel();
         self.blame(Text::from_static("closed"));
     }
 
-    /// The client has ended, although nobody has closed it: it has panicked, and its state does not show that.
+    /// The client has ended. If nobody has closed it, it has panicked, and its state does not show that.
     fn client_ended(&self) {
-        let epoch = self.connection.borrow().epoch;
-        if self.closed.swap(true, Ordering::Relaxed) || epoch == 0 {
+        if self.is_closed() {
             return;
         }
-        let ended = "the NATS client has ended: restart the process (a carriage return within a header makes it panic: then delete that message from its stream first)";
+        self.closed.cancel();
+        let epoch = self.connection.borrow().epoch;
+        let ended = "the NATS client has ended: restart the process (perhaps because of a carriage return within a header: then delete that message from its stream first)";
         tracing::error!(servers = %self.servers, "{ended}");
         self.blame(Text::from_static(ended));
         self.set_connection(false, epoch);
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        self.closed.is_cancelled()
     }
 
     /// The pause before an attempt to connect: doubled from 100 ms to 5 s, of which the second half is random, so that
@@ -616,7 +626,8 @@ impl Refusal {
     }
 }
 
-fn first_word(subject: &str) -> &str {
+/// Up to the first dot.
+pub(super) fn first_word(subject: &str) -> &str {
     subject.split('.').next().unwrap_or_default()
 }
 

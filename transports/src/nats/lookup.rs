@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -32,6 +33,9 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// How long the API may take, also to create a managed stream, if the request timeout of the client is not shorter.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is reported while the API does not answer.
+const SILENT: &str = "the API does not answer: answers to requests from JetStream wait until it does; check jetstream.domain, leaf nodes, and the imports of the account";
 
 /// The requests to the API and its latest answers. Waiting publications keep their permits, which bounds their number.
 #[derive(Debug, Default)]
@@ -81,17 +85,24 @@ impl Lookups {
         self.waiting.remove(subject).unwrap_or_default()
     }
 
-    /// Takes the waiting publications to which this applies. Their lookups continue, for others.
+    /// Takes the waiting publications to which this applies. Lookups for which none is left are forgotten.
     pub(super) fn take(&mut self, which: impl Fn(&Expected) -> bool) -> Vec<Expected> {
         let mut taken = Vec::new();
-        for waiting in self.waiting.values_mut() {
+        self.waiting.retain(|_, waiting| {
             taken.extend(waiting.extract_if(.., |expected| which(expected)));
-        }
+            !waiting.is_empty()
+        });
         taken
+    }
+
+    /// The subjects for which publications wait.
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &Topic> {
+        self.waiting.keys()
     }
 }
 
-/// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created.
+/// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created. Reports whether
+/// the API answers.
 pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
     let coverage = match tokio::time::timeout(LOOKUP_TIMEOUT, ask(&api, &subject)).await {
         Ok(Ok(coverage)) => coverage,
@@ -101,6 +112,11 @@ pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
             "ask JetStream which stream stores the subject",
         ))),
     };
+    let is_silent = matches!(
+        &coverage,
+        Coverage::Undetermined(Some(error)) if error.kind() == TransportErrorKind::TimedOut
+    );
+    api.report(is_silent.then_some(Text::from_static(SILENT)));
     (subject, coverage)
 }
 
@@ -186,7 +202,17 @@ mod tests {
         let lost = lookups.take(|expected| expected.connects == 1);
         assert_eq!(lost.len(), 1);
         let topic = Topic::new("a").unwrap();
+        assert_eq!(lookups.subjects().collect::<Vec<_>>(), [&topic]);
         assert_eq!(lookups.found(&topic, &Coverage::NotCovered, now).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_publication_after_a_reconnect_does_not_wait_for_a_lookup_before_it() {
+        let (mut lookups, now) = (Lookups::default(), Instant::now());
+        assert_eq!(ask(&mut lookups, "a", now), (true, None));
+        assert_eq!(lookups.take(|_| true).len(), 1);
+        assert_eq!(lookups.subjects().count(), 0);
+        assert_eq!(ask(&mut lookups, "a", now), (true, None));
     }
 
     #[tokio::test]

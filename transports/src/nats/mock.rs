@@ -1,9 +1,10 @@
 //! Tests against a minimal mock server, which fails on demand. Tests against real servers are in `tests/brokers`.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicUsize;
+use std::sync::Mutex;
 
 use futures_util::FutureExt as _;
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,16 +22,21 @@ pub(super) enum Api {
     Answers(&'static [(&'static str, &'static str)]),
     NoResponders,
     Silent,
+    /// None to the first request.
+    Late(&'static str),
     /// A message with a carriage return within a header.
     Broken,
 }
+
+/// The subject and the body of requests of the API.
+type Requests = Mutex<Vec<(String, Vec<u8>)>>;
 
 /// A server of one connection.
 #[derive(Debug)]
 pub(super) struct Mock {
     address: String,
-    /// Requests of the API it got.
-    api_requests: Arc<AtomicUsize>,
+    /// The requests of the API it got.
+    api_requests: Arc<Requests>,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -40,11 +46,11 @@ impl Mock {
     /// Serves the first connection that comes, or has come, to the listener.
     pub(super) fn serve(listener: TcpListener, api: Api) -> Self {
         let address = listener.local_addr().unwrap().to_string();
-        let api_requests = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&api_requests);
+        let api_requests = Arc::new(Requests::default());
+        let requests = Arc::clone(&api_requests);
         let task = tokio::spawn(async move {
             let (connection, _) = listener.accept().await.unwrap();
-            serve_connection(connection, api, &count).await;
+            serve_connection(connection, api, &requests).await;
         });
         Self {
             address,
@@ -62,12 +68,21 @@ impl Mock {
     }
 
     fn api_requests(&self) -> usize {
-        self.api_requests.load(Ordering::Relaxed)
+        self.api_requests.lock().unwrap().len()
+    }
+
+    /// The body of the only request whose subject contains a word.
+    fn api_request(&self, word: &str) -> Value {
+        let requests = self.api_requests.lock().unwrap();
+        let mut found = requests.iter().filter(|(to, _)| to.contains(word));
+        let (_, body) = found.next().unwrap();
+        assert!(found.next().is_none());
+        serde_json::from_slice(body).unwrap()
     }
 }
 
 /// Until the client goes.
-async fn serve_connection(connection: TcpStream, api: Api, api_requests: &AtomicUsize) {
+async fn serve_connection(connection: TcpStream, api: Api, requests: &Requests) {
     let (read, mut write) = connection.into_split();
     let mut lines = BufReader::new(read);
     let info = r#"{"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
@@ -83,7 +98,9 @@ async fn serve_connection(connection: TcpStream, api: Api, api_requests: &Atomic
                 let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
                 lines.read_exact(&mut body).await.unwrap();
                 let is_api = subject.starts_with("$JS.API.");
-                api_requests.fetch_add(usize::from(is_api), Ordering::Relaxed);
+                if is_api {
+                    requests.lock().unwrap().push(((*subject).into(), body));
+                }
                 // The length of the headers is a number, an inbox is not.
                 let reply = rest.iter().find(|word| word.parse::<usize>().is_err());
                 let id = reply.and_then(|reply| subscriber(&subscriptions, reply));
@@ -94,11 +111,12 @@ async fn serve_connection(connection: TcpStream, api: Api, api_requests: &Atomic
                 let message = |json: &str| format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len());
                 let answer = match (is_api, api) {
                     (true, Api::Silent) => String::new(),
+                    (true, Api::Late(_)) if requests.lock().unwrap().len() == 1 => String::new(),
                     (true, Api::Broken) => {
                         let headers = "NATS/1.0\r\na: b\rc\r\n\r\n";
                         format!("HMSG {reply} {id} 20 20\r\n{headers}\r\n")
                     }
-                    (true, Api::Answer(json)) => message(json),
+                    (true, Api::Answer(json) | Api::Late(json)) => message(json),
                     (true, Api::Answers(answers)) => {
                         let mut answers = answers.iter();
                         let found = answers.find(|(word, _)| subject.contains(*word));
@@ -233,10 +251,75 @@ async fn only_an_answer_of_the_api_means_that_no_stream_takes_a_subject() {
         let server = Mock::start(api).await;
         let nats = server.connect().await;
         up(&nats).await;
-        let message_id = "1".into();
-        let to = to("a.b", Guarantee::StoredIfAny { message_id });
-        let sent = nats.send(&to, Message::plain("x")).await;
-        assert_eq!(sent.err().map(|error| error.kind()), expected, "{api:?}");
+        let sent = store_if_any(&nats, "a.b").await;
+        assert_eq!(sent.err(), expected, "{api:?}");
+    }
+}
+
+/// A publication whose subject has not been looked up.
+async fn store_if_any(nats: &Nats, topic: &str) -> Result<(), Kind> {
+    let message_id = "1".into();
+    let to = to(topic, Guarantee::StoredIfAny { message_id });
+    let sent = nats.send(&to, Message::plain("x")).await;
+    sent.map(drop).map_err(|error| error.kind())
+}
+
+#[tokio::test]
+async fn a_silent_api_is_asked_few_questions_about_many_subjects() {
+    let server = Mock::start(Api::Silent).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let topics = Vec::from_iter((0..200).map(|n| format!("inbox.{n}")));
+    let all = topics.iter().map(|topic| store_if_any(&nats, topic));
+    let sent = futures_util::future::join_all(all).await;
+    assert_eq!(sent, [Err(Kind::TimedOut); 200]);
+    assert!(server.api_requests() < 100, "{}", server.api_requests());
+}
+
+#[tokio::test]
+async fn a_silent_api_is_reported_until_it_answers() {
+    let server = Mock::start(Api::Late(r#"{"total":0,"streams":null}"#)).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let health = nats.health();
+    let sent = store_if_any(&nats, "a.b").await;
+    assert_eq!(sent, Err(Kind::TimedOut));
+    assert!(matches!(&*health.borrow(), Health::Impaired(cause) if cause.starts_with("JetStream")));
+    assert_eq!(store_if_any(&nats, "c.d").await, Ok(()));
+    assert_eq!(*health.borrow(), Health::Up);
+}
+
+#[tokio::test]
+async fn a_new_durable_begins_after_the_settled_messages() {
+    const NONE: &str = r#"{"error":{"code":404,"err_code":10014,"description":"not found"}}"#;
+    const STREAM: &str = r#"{"state":{"last_seq":9}}"#;
+    const CREATED: &str = r#"{"config":{"ack_policy":"explicit"}}"#;
+    for (settled, policy, first) in [
+        (0, "all", None),
+        (7, "by_start_sequence", Some(8)),
+        (9, "by_start_sequence", Some(10)),
+        // The stream is another one, of the same name.
+        (10, "all", None),
+    ] {
+        let server = Mock::start(Api::Answers(&[
+            ("CONSUMER.INFO", NONE),
+            ("STREAM.INFO", STREAM),
+            ("CONSUMER.DURABLE.CREATE", CREATED),
+        ]))
+        .await;
+        let config = NatsConfig {
+            jetstream: JetStreamConfig {
+                manage: true,
+                ..JetStreamConfig::default()
+            },
+            ..NatsConfig::new([format!("nats://{}", server.address)])
+        };
+        let nats = Nats::connect(config).await.unwrap();
+        up(&nats).await;
+        consumer(&nats).ensure(settled).await.unwrap();
+        let created = server.api_request("CONSUMER.DURABLE.CREATE");
+        assert_eq!(created["config"]["deliver_policy"], policy);
+        assert_eq!(created["config"]["opt_start_seq"].as_u64(), first);
     }
 }
 
@@ -305,8 +388,41 @@ async fn a_client_that_panics_is_reported() {
         *nats.inner.link.health().borrow(),
         Health::Down(_)
     ));
-    let sent = nats.send(&to("a.b", Guarantee::Default), Message::plain("x"));
-    assert_eq!(sent.await.unwrap_err().kind(), Kind::Closed);
+    // Nothing waits for it until its deadline.
+    let hour = Instant::now() + Duration::from_secs(3600);
+    let came_up = nats.inner.link.up(hour);
+    let came_up = tokio::time::timeout(Duration::from_secs(60), came_up).await;
+    assert_eq!(came_up.unwrap().unwrap_err().kind(), Kind::Closed);
+    let to = to("a.b", Guarantee::Default);
+    let sent = nats.send(&to, Message::plain("x")).await;
+    assert_eq!(sent.unwrap_err().kind(), Kind::Closed);
+}
+
+/// The runtime drops the tasks of the client in any order.
+#[test]
+fn a_runtime_that_ends_is_no_failure_of_the_client() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let (_server, nats) = runtime.block_on(async {
+        let server = Mock::start(Api::Silent).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        (server, nats)
+    });
+    drop(runtime);
+    let cause = nats.inner.link.cause();
+    assert!(cause.contains("connection was lost"), "{cause}");
+}
+
+#[tokio::test]
+async fn nothing_waits_for_a_connection_that_is_closed() {
+    // Nobody answers.
+    let listener = listener().await;
+    let nats = connect(&listener.local_addr().unwrap().to_string()).await;
+    let hour = Instant::now() + Duration::from_secs(3600);
+    let waiting = tokio::time::timeout(Duration::from_secs(60), nats.inner.link.up(hour));
+    let (came_up, _) = tokio::join!(waiting, nats.close(Duration::ZERO));
+    assert_eq!(came_up.unwrap().unwrap_err().kind(), Kind::Closed);
 }
 
 #[tokio::test]

@@ -271,7 +271,8 @@ impl Status {
             }
             // The other 409: leadership change, server shutdown, batch completed.
             StatusCode::TIMEOUT | StatusCode::REQUEST_TERMINATED => Self::PullOver,
-            // A bad request would be refused again at once.
+            // A bad request would be refused again at once. So would one that gets 404, which the server sends only for
+            // pulls with `no_wait`; ours have none.
             _ => Self::ConsumerLost,
         }
     }
@@ -299,6 +300,7 @@ mod tests {
                 "Bad Request - Priority Group missing",
                 Status::ConsumerLost,
             ),
+            (404, "No Messages", Status::ConsumerLost),
             (423, "Nats-Pin-Id mismatch", Status::ConsumerLost),
             (503, "", Status::ConsumerLost),
         ] {

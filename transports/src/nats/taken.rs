@@ -1,31 +1,60 @@
 //! Which subjects a stream takes, so that messages for them are confirmed by it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::hash::Hash;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::api::Api;
 use super::expected::Coverage;
+use super::link::first_word;
 use super::lookup::look_up;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
+use crate::transport::QUEUE_DEADLINE;
 
-/// At most this many answers are remembered.
+/// At most this many answers are remembered, and as many failures.
 const MAX_KNOWN: usize = 1024;
 
 /// How long an answer is valid. Meanwhile, messages for a new stream are published without its confirmation, and
 /// messages for a deleted one fail and are sent again.
 const CACHE_TTL: Duration = Duration::from_secs(10);
 
-/// The latest answers of the API.
+/// How long the API is not asked again when it has not answered.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The API is asked at most this many questions at once.
+const MAX_QUESTIONS: usize = 16;
+
+/// The latest answers of the API, and the questions to it.
+#[derive(Debug)]
+pub(super) struct TakenSubjects {
+    known: Mutex<Known>,
+    questions: Semaphore,
+}
+
+/// What is known, and until when.
 #[derive(Debug, Default)]
-pub(super) struct TakenSubjects(Mutex<HashMap<Topic, (Instant, bool)>>);
+struct Known {
+    taken: HashMap<Topic, (Instant, bool)>,
+    /// Why the API has not answered, by the first word of the subject: each requester has a subject of its own, and all
+    /// of them would ask an API that does not answer.
+    failed: HashMap<String, (Instant, TransportError)>,
+}
 
 // === impl TakenSubjects ===
 
 impl TakenSubjects {
+    pub(super) fn new() -> Self {
+        Self {
+            known: Mutex::default(),
+            questions: Semaphore::new(MAX_QUESTIONS),
+        }
+    }
+
     /// Whether a stream takes the subject. If JetStream is off, or the user may not ask, none does.
     ///
     /// # Errors
@@ -35,39 +64,83 @@ impl TakenSubjects {
         api: &Api,
         subject: &Topic,
     ) -> Result<bool, TransportError> {
-        if let Some(is_taken) = self.known(subject, Instant::now()) {
-            return Ok(is_taken);
+        if let Some(known) = self.known().get(subject, Instant::now()) {
+            return known;
         }
-        let is_taken = match Box::pin(look_up(api.clone(), subject.clone())).await.1 {
-            Coverage::Covered => true,
+        let place = tokio::time::timeout(QUEUE_DEADLINE, self.questions.acquire()).await;
+        let Ok(Ok(_place)) = place else {
+            return Err(TransportError::new(
+                TransportErrorKind::Saturated,
+                format!("wait to ask JetStream which stream stores {subject}"),
+            ));
+        };
+        // An earlier question may have been answered meanwhile.
+        if let Some(known) = self.known().get(subject, Instant::now()) {
+            return known;
+        }
+        let answer = match Box::pin(look_up(api.clone(), subject.clone())).await.1 {
+            Coverage::Covered => Ok(true),
             Coverage::Undetermined(Some(error))
                 if !matches!(
                     error.kind(),
                     TransportErrorKind::Unauthorised | TransportErrorKind::BadConfig
                 ) =>
             {
-                return Err(error);
+                Err(error)
             }
-            Coverage::NotCovered | Coverage::Undetermined(_) => false,
+            Coverage::NotCovered | Coverage::Undetermined(_) => Ok(false),
         };
-        self.note(subject, is_taken, Instant::now());
-        Ok(is_taken)
+        self.known().note(subject, &answer, Instant::now());
+        answer
     }
 
-    fn known(&self, subject: &Topic, now: Instant) -> Option<bool> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (until, is_taken) = known.get(subject)?;
-        (*until > now).then_some(*is_taken)
+    /// Never held over an await. A panic while it is held cannot leave it half written.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn get(&self, subject: &Topic, now: Instant) -> Option<Result<bool, TransportError>> {
+        if let Some((until, is_taken)) = self.taken.get(subject)
+            && *until > now
+        {
+            return Some(Ok(*is_taken));
+        }
+        let (until, error) = self.failed.get(first_word(subject.as_str()))?;
+        (*until > now).then(|| Err(error.clone()))
     }
 
-    fn note(&self, subject: &Topic, is_taken: bool, now: Instant) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN {
-            known.retain(|_, (until, _)| *until > now);
+    fn note(&mut self, subject: &Topic, answer: &Result<bool, TransportError>, now: Instant) {
+        let word = first_word(subject.as_str());
+        match answer {
+            Ok(is_taken) => {
+                self.failed.remove(word);
+                let taken = (now + CACHE_TTL, *is_taken);
+                remember(&mut self.taken, subject.clone(), taken, now);
+            }
+            Err(error) => {
+                let failed = (now + RETRY_AFTER, error.clone());
+                remember(&mut self.failed, word.to_owned(), failed, now);
+            }
         }
-        if known.len() < MAX_KNOWN {
-            known.insert(subject.clone(), (now + CACHE_TTL, is_taken));
-        }
+    }
+}
+
+/// Adds what is known until a time, if there is room.
+fn remember<K: Eq + Hash, V>(
+    known: &mut HashMap<K, (Instant, V)>,
+    key: K,
+    value: (Instant, V),
+    now: Instant,
+) {
+    if known.len() >= MAX_KNOWN {
+        known.retain(|_, (until, _)| *until > now);
+    }
+    if known.len() < MAX_KNOWN {
+        known.insert(key, value);
     }
 }
 
@@ -75,18 +148,43 @@ impl TakenSubjects {
 mod tests {
     use super::*;
 
+    fn topic(name: &str) -> Topic {
+        Topic::new(name).unwrap()
+    }
+
+    /// What is known: whether a stream takes the subject, or why that is not known.
+    fn get(known: &Known, name: &str, now: Instant) -> Option<Result<bool, TransportErrorKind>> {
+        let known = known.get(&topic(name), now)?;
+        Some(known.map_err(|error| error.kind()))
+    }
+
     #[test]
     fn answers_are_remembered_for_a_while_and_not_too_many() {
-        let (subjects, now) = (TakenSubjects::default(), Instant::now());
-        let topic = |name: usize| Topic::new(format!("s{name}")).unwrap();
+        let (mut known, now) = (Known::default(), Instant::now());
         for name in 0..2 * MAX_KNOWN {
-            subjects.note(&topic(name), true, now);
+            known.note(&topic(&format!("s{name}")), &Ok(true), now);
         }
-        assert_eq!(subjects.known(&topic(0), now), Some(true));
-        assert_eq!(subjects.known(&topic(2 * MAX_KNOWN - 1), now), None);
+        let last = format!("s{}", 2 * MAX_KNOWN - 1);
+        assert_eq!(get(&known, "s0", now), Some(Ok(true)));
+        assert_eq!(get(&known, &last, now), None);
         let later = now + CACHE_TTL;
-        assert_eq!(subjects.known(&topic(0), later), None);
-        subjects.note(&topic(2 * MAX_KNOWN), false, later);
-        assert_eq!(subjects.known(&topic(2 * MAX_KNOWN), later), Some(false));
+        assert_eq!(get(&known, "s0", later), None);
+        known.note(&topic(&last), &Ok(false), later);
+        assert_eq!(get(&known, &last, later), Some(Ok(false)));
+    }
+
+    #[test]
+    fn a_failure_holds_for_a_moment_for_subjects_with_the_same_first_word() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let silent = TransportErrorKind::TimedOut;
+        let failed = Err(TransportError::new(silent, "ask"));
+        known.note(&topic("a.old"), &Ok(true), now);
+        known.note(&topic("a.b"), &failed, now);
+        assert_eq!(get(&known, "a.c", now), Some(Err(silent)));
+        assert_eq!(get(&known, "a.old", now), Some(Ok(true)));
+        assert_eq!(get(&known, "b.c", now), None);
+        assert_eq!(get(&known, "a.c", now + RETRY_AFTER), None);
+        known.note(&topic("a.d"), &Ok(false), now);
+        assert_eq!(get(&known, "a.c", now), None);
     }
 }

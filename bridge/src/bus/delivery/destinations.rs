@@ -262,9 +262,9 @@ impl Destinations {
         Some(failing)
     }
 
-    /// Forgets a failure that no copy waits for any more.
-    fn forget(&self, table: &mut Table, destination: &Destination) {
-        if let Some(failing) = self.remove(table, destination) {
+    /// Logs that no copy waits for a failing destination any more.
+    fn note_forgotten(&self, destination: &Destination, failing: Option<FailureState>) {
+        if let Some(failing) = failing {
             let shown = self.destination_name(destination);
             self.log.forgotten(&shown, &failing.error);
         }
@@ -277,8 +277,14 @@ impl Destinations {
         let is_unheld = |(_, failing): &(&Destination, &FailureState)| failing.holders == 0;
         let unheld = table.failing.iter().filter(is_unheld);
         let unheld: Vec<_> = unheld.map(|(destination, _)| destination.clone()).collect();
-        for destination in &unheld {
-            self.forget(&mut table, destination);
+        let unheld = unheld.into_iter().map(|destination| {
+            let failing = self.remove(&mut table, &destination);
+            (destination, failing)
+        });
+        let forgotten: Vec<_> = unheld.collect();
+        drop(table);
+        for (destination, failing) in forgotten {
+            self.note_forgotten(&destination, failing);
         }
     }
 
@@ -432,7 +438,9 @@ impl Drop for Holder {
         if failing.holders > 0 || stays {
             return;
         }
-        self.destinations.forget(&mut table, &self.destination);
+        let failing = self.destinations.remove(&mut table, &self.destination);
+        drop(table);
+        self.destinations.note_forgotten(&self.destination, failing);
     }
 }
 

@@ -461,6 +461,7 @@ impl Link {
     /// Forwards messages of the bridge that belong to no request, until the client ends.
     async fn listen(self: Arc<Self>) {
         let mut failed = 0;
+        let mut is_refused = false;
         loop {
             let get = self.client.get(self.endpoint.clone());
             match self.send(get.header(ACCEPT, EVENTS)).await {
@@ -469,14 +470,15 @@ impl Link {
                     return;
                 }
                 Ok(response) if response.status().is_success() => {
-                    failed = 0;
+                    (failed, is_refused) = (0, false);
                     let mut messages = Messages::of(response, MAX_MESSAGE);
                     while let Ok(Some(message)) = messages.next().await {
                         self.pass(message, &Text::default()).await;
                     }
                 }
-                Ok(response) if failed == 0 => {
-                    tracing::warn!(status = %response.status(), "the bridge does not open the stream of this session now: it is asked again");
+                Ok(response) if !is_refused => {
+                    is_refused = true;
+                    tracing::warn!(status = %response.status(), "the bridge does not open the stream of this session at the moment: trying again");
                 }
                 Ok(_) | Err(_) => {}
             }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::{Method, Url};
 
-use crate::cli::bridge_client::request;
+use crate::cli::bridge_client::{refuse_redirect, request};
 use crate::cli::command::{Misuse, Status};
 use crate::cli::output::Output;
 
@@ -133,6 +133,7 @@ impl AgentStorage {
         let request = request(method, url)?.header("x-api-key", secret);
         let response = request.send().await;
         let response = response.with_context(|| format!("{} cannot be reached", self.url))?;
+        refuse_redirect(&response)?;
         let status = response.status();
         let body = response.bytes().await.context("the response was cut off")?;
         let answer = a2abus_executor::parse(&body).with_context(|| {

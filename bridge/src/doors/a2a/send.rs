@@ -260,8 +260,9 @@ impl A2aRequest<'_> {
             (false, _) => Ok(()),
         };
         can_be_stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
-        // The task of a resumed request exists, and counts already.
-        if outbound.is_continuation || self.common.is_resumed {
+        // The task of a resumed request counts already, if the first replica has created it.
+        let exists = self.common.is_resumed && tasks.get(&outbound.task).is_some();
+        if outbound.is_continuation || exists {
             return Ok(None);
         }
         let settings = &self.a2a.settings;

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::follow::Reader;
 use super::work::{A2aRequest, Reply, not_found};
-use crate::budget::{Charge, ClientBudget};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{CallOptions, Common, Target};
 use crate::state::Position;
@@ -123,18 +122,6 @@ impl<'a> TaskFilter<'a> {
     }
 }
 
-/// The charge for writing these tasks.
-pub(in crate::doors) fn charge_of(
-    tasks: &[(Text, Task)],
-    budget: &ClientBudget,
-) -> Result<Charge, Failure> {
-    let bytes = tasks.iter().map(|(_, task)| task.bytes()).sum();
-    budget.charge(bytes).map_err(|spent| {
-        let message = format!("{spent}: ask for fewer tasks at a time");
-        Failure::new(Reason::Exhausted, message)
-    })
-}
-
 // === impl A2aRequest ===
 
 impl A2aRequest<'_> {
@@ -181,7 +168,6 @@ impl A2aRequest<'_> {
         let latest = tasks.latest().await;
         latest.map_err(|error| self.a2a.door.not_read("tasks", &error))?;
         let page = tasks.list(context, matches, (start, size));
-        let _charge = charge_of(&page.tasks, &self.common.budget)?;
         let has_artifacts = params.include_artifacts.unwrap_or(false);
         let history = params.history_length.or(Some(0));
         let written: Vec<_> = page

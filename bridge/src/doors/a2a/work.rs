@@ -105,8 +105,7 @@ impl A2aRequest<'_> {
             Method::Push(what) => Box::pin(self.push(what)).await?,
             Method::Send | Method::Stream => String::new(),
         };
-        let body = self.parsed.form().result(&result);
-        Ok(Reply::Whole(self.common.charged(body)?))
+        Ok(self.whole(&result))
     }
 
     /// Records the request in the access log.
@@ -114,7 +113,8 @@ impl A2aRequest<'_> {
         self.common.note(agent, self.parsed.name, outcome);
     }
 
-    /// The answer of an agent, in place of its part.
+    /// An answer with this result. It is charged although it may exceed the budget: a client has few requests at a time,
+    /// and lists have pages.
     pub(super) fn whole(&self, result: &str) -> Reply {
         let body = self.parsed.form().result(result);
         Reply::Whole(self.common.budget.replace(body))

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::budget::{Charge, ClientBudget};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::a2a::{
-    A2a, TaskEvents, bad_request, charge_of, framed, holding, internal, read_body, refusal_of,
+    A2a, TaskEvents, bad_request, framed, holding, internal, read_body, refusal_of,
 };
 use crate::doors::door::Refusal;
 use crate::doors::permit::{Action, Principal, permit};
@@ -113,6 +113,7 @@ async fn created(
 ) -> Result<Response, Refusal> {
     common.target = Target::of_path(Ok(Path(request.target_agent.clone())));
     common.timeout = Some(common.timeout.unwrap_or(SILENCE));
+    let budget = common.budget.clone();
     let params = format!(
         r#"{{"message":{},"configuration":{{"blocking":false}}}}"#,
         message_of(request)
@@ -125,14 +126,14 @@ async fn created(
     if mode == Mode::Sync
         && let Some(Some(task)) = at_rest(a2a, &id, WAIT.0).await
     {
-        return Ok(document(StatusCode::OK, &task_json(&id, &task)));
+        return Ok(document(StatusCode::OK, &task_json(&id, &task), &budget));
     }
     let accepted = json!({
         "taskId": id.as_str(),
         "status": "accepted",
         "message": format!("the task is still running: GET /a2a/tasks/{id}"),
     });
-    Ok(document(StatusCode::ACCEPTED, &accepted))
+    Ok(document(StatusCode::ACCEPTED, &accepted, &budget))
 }
 
 /// The message for the agent: the client's text or JSON as one part, or its A2A message.
@@ -196,7 +197,6 @@ fn listed(tasks: &Tasks, list: &List, budget: &ClientBudget) -> Result<Response,
     let state = state.transpose()?;
     let request = |task: &Task| state.is_none_or(|state| state_name(task.status.state) == state);
     let page = tasks.list(None, request, (PageStart::Offset(offset), limit));
-    let _charge = charge_of(&page.tasks, budget).map_err(refusal_of)?;
     let tasks = page.tasks.iter().map(|(id, task)| task_json(id, task));
     let tasks: Vec<Value> = tasks.collect();
     let list = json!({
@@ -207,7 +207,7 @@ fn listed(tasks: &Tasks, list: &List, budget: &ClientBudget) -> Result<Response,
         "hasMore": page.has_more,
         "tasks": tasks,
     });
-    Ok(document(StatusCode::OK, &list))
+    Ok(document(StatusCode::OK, &list, budget))
 }
 
 /// `GET /a2a/tasks/{task}`.
@@ -217,10 +217,11 @@ pub(super) async fn read(
     request: Request<Body>,
 ) -> Response {
     let admitted = admit(&a2a, &request);
+    let budget = a2a.door.client_budget(request.extensions());
     let found = async {
         let _held = admitted?;
         let (id, task) = task(&a2a, name).await?;
-        Ok(document(StatusCode::OK, &task_json(&id, &task)))
+        Ok(document(StatusCode::OK, &task_json(&id, &task), &budget))
     };
     let response = found.await;
     answered(&a2a, &request, response)
@@ -235,17 +236,22 @@ pub(super) async fn wait(
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
     let admitted = admit(&a2a, &request);
+    let budget = a2a.door.client_budget(request.extensions());
     let waited = async {
         let _held = admitted?;
         let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad_request(&error))?;
         let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
         match at_rest(&a2a, &id, max_wait).await {
-            Some(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task))),
+            Some(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task), &budget)),
             Some(None) => Err(refusal_of(not_found(&id))),
             None => {
                 let task = a2a.settings.tasks.get(&id).unwrap_or(task);
-                Ok(document(StatusCode::ACCEPTED, &task_json(&id, &task)))
+                Ok(document(
+                    StatusCode::ACCEPTED,
+                    &task_json(&id, &task),
+                    &budget,
+                ))
             }
         }
     };
@@ -355,15 +361,16 @@ pub(super) async fn cancel(
     // Check and count it like every request to an agent.
     *request.method_mut() = Method::POST;
     let shared = Arc::clone(&a2a);
-    let respond = move |common, _head, _body: Bytes| {
+    let respond = move |common: Common, _head, _body: Bytes| {
         async move {
             let (id, _) = task(&shared, name).await?;
             let params = json!({ "id": id.as_str() }).to_string();
+            let budget = common.budget.clone();
             let cancelled = internal::call(&shared, common, "tasks/cancel", &params).await;
             cancelled.map_err(refusal_of)?;
             let task = shared.settings.tasks.get(&id);
             let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
-            Ok(document(StatusCode::OK, &task_json(&id, &task)))
+            Ok(document(StatusCode::OK, &task_json(&id, &task), &budget))
         }
         .boxed()
     };
@@ -477,6 +484,8 @@ fn state_name(state: TaskState) -> &'static str {
     }
 }
 
-fn document(status: StatusCode, value: &Value) -> Response {
-    json_response(status, Bytes::from(value.to_string()))
+/// A response whose body is charged until it is sent.
+fn document(status: StatusCode, value: &Value, budget: &ClientBudget) -> Response {
+    let body = Bytes::from(value.to_string());
+    json_response(status, budget.replace(body))
 }

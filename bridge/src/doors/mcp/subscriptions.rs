@@ -352,7 +352,7 @@ impl McpRequest<'_> {
             return self.failed(&error.refusal().1);
         }
         let (response, is_refused) = refused(self.forwarded().await).await;
-        // The agent still has an earlier subscription: it ends at its own time.
+        // After a failed renewal, the agent may still have the earlier subscription.
         if is_refused && !is_renewal {
             mcp.unsubscribe(&caller, &subscription).await;
         }

@@ -54,7 +54,7 @@ pub(super) enum Added {
     Waits,
     /// It makes its workflow complete or too large.
     Whole(CompleteWorkflow),
-    /// It is the `beginExecution` line of a workflow that was cancelled.
+    /// It is the `beginExecution` line of a workflow that was sent again after its cancel.
     Cancelled(CompleteWorkflow),
     /// Its workflow was answered before.
     Late(Arc<Held>),
@@ -85,17 +85,26 @@ struct Assembly {
     held: Vec<Arc<Held>>,
     began: Instant,
     touched: Instant,
-    /// Why it was answered while incomplete. Its further lines are dropped.
+    /// Why it is over. Its further lines are dropped.
     over: Option<Over>,
-    /// The number of lines with which the workflow lacked operations. Checking it again with as many costs time for
-    /// nothing.
-    lacking_with: Option<usize>,
+    /// Whether operations were missing although all lines from 1 were there. Then only line 0 completes the workflow.
+    is_lacking: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why an assembly takes no further lines.
+#[derive(Debug)]
 enum Over {
-    Cancelled,
+    /// It was cancelled, and answered.
+    Cancelled(Sent),
     TooLarge,
+}
+
+/// What shows that a cancelled workflow is sent again: a new line with the number of an earlier one.
+#[derive(Debug)]
+struct Sent {
+    /// The identity of each line before the cancel, by its `seq`.
+    before: BTreeMap<i64, Text>,
+    is_repeated: bool,
 }
 
 #[derive(Debug)]
@@ -133,7 +142,8 @@ impl Assemblies {
         };
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
-        if assembly.over.is_some() {
+        if let Some(over) = &mut assembly.over {
+            over.note(&client);
             return Added::Late(held);
         }
         assembly.held.push(held);
@@ -159,20 +169,21 @@ impl Assemblies {
         };
         let assembly = self.open.entry(key.clone()).or_insert_with(Assembly::new);
         assembly.touched = Instant::now();
-        if let Some(over) = assembly.over {
+        if let Some(mut over) = assembly.over.take() {
+            over.note(&job.client);
             self.open.remove(&key);
             return match over {
-                // The workflow may have been sent again, and its sender waits for an answer.
-                Over::Cancelled => {
+                // The sender of the new workflow waits for an answer.
+                Over::Cancelled(sent) if sent.is_repeated => {
                     let held = vec![held];
                     Added::Cancelled(CompleteWorkflow { job, held })
                 }
-                Over::TooLarge => Added::Late(held),
+                Over::Cancelled(_) | Over::TooLarge => Added::Late(held),
             };
         }
         assembly.held.push(held);
         assembly.begin = Some(job);
-        assembly.lacking_with = None;
+        assembly.is_lacking = false;
         self.if_whole(&key)
     }
 
@@ -250,7 +261,9 @@ impl Assemblies {
         };
         let assembly = self.open.get_mut(&key)?;
         assembly.touched = Instant::now();
-        assembly.over = Some(Over::Cancelled);
+        if assembly.over.is_none() {
+            assembly.over = Some(Over::Cancelled(assembly.sent()));
+        }
         assembly.take()
     }
 
@@ -306,6 +319,19 @@ impl Incomplete {
     }
 }
 
+// === impl Over ===
+
+impl Over {
+    /// Notes a line that arrives afterwards.
+    fn note(&mut self, client: &WorkflowClient) {
+        if let (Self::Cancelled(sent), Some(seq)) = (self, client.seq) {
+            // A redelivered line has the same identity.
+            let before = sent.before.get(&seq);
+            sent.is_repeated |= before.is_some_and(|identity| *identity != client.identity);
+        }
+    }
+}
+
 // === impl AssemblyKey ===
 
 impl AssemblyKey {
@@ -330,7 +356,7 @@ impl Assembly {
             began: now,
             touched: now,
             over: None,
-            lacking_with: None,
+            is_lacking: false,
         }
     }
 
@@ -355,6 +381,17 @@ impl Assembly {
         })
     }
 
+    /// The lines so far, by which later ones are recognised.
+    fn sent(&self) -> Sent {
+        let begin = self.begin.iter().map(|begin| &begin.client);
+        let clients = self.lines.iter().map(|line| &line.client).chain(begin);
+        let numbered = clients.filter_map(|client| Some((client.seq?, client.identity.clone())));
+        Sent {
+            before: numbered.collect(),
+            is_repeated: false,
+        }
+    }
+
     fn is_whole(&mut self, limits: &WorkflowLimits) -> bool {
         let Some(begin) = &self.begin else {
             return false;
@@ -377,14 +414,12 @@ impl Assembly {
         if before(0) {
             return true;
         }
-        let number = places.range(..last).count();
-        if !before(1) || self.lacking_with == Some(number) {
+        if !before(1) || self.is_lacking {
             return false;
         }
         // Some clients count from 1. Then only the workflow itself shows that there is no line 0.
-        let is_whole = self.defines_its_operations(limits);
-        self.lacking_with = (!is_whole).then_some(number);
-        is_whole
+        self.is_lacking = !self.defines_its_operations(limits);
+        !self.is_lacking
     }
 
     /// Whether all operations that the workflow names are defined, whatever else is wrong with it.
@@ -422,6 +457,7 @@ impl Assembly {
             lines: std::mem::take(&mut self.lines),
             begin: self.begin.take(),
             held: std::mem::take(&mut self.held),
+            over: None,
             ..*self
         };
         whole.into_whole()

@@ -132,6 +132,10 @@ impl Session<'_> {
                 );
             }
             drop(self.client.poll(TICK));
+            // The callback has logged it.
+            if self.client.context().are_commits_refused() {
+                return;
+            }
         }
     }
 
