@@ -241,6 +241,10 @@ async fn needs_to_read(broker: &Private, bridge: &Running, topic: &str, part: &s
         report.not_ready.iter().any(is_refused)
     })
     .await;
+    // The bridge asks every 10 s whether it may read the topic: the metadata, which it may see, do not tell that.
+    let ready = until_reported(bridge, "it is ready", |report| report.ready);
+    let early = tokio::time::timeout(Duration::from_secs(12), ready).await;
+    assert!(early.is_err(), "it is ready without the permission");
     change(&["--add"]).await;
     until_reported(bridge, "it is ready", |report| report.ready).await;
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::card;
 use super::health::Health;
 use super::link::{Disconnected, Link, Log};
-use super::watched::{Watched, refusal_in};
+use super::watched::{Demand, Watched, refusal_in};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
@@ -254,6 +254,11 @@ impl Lifecycle {
                 }
                 // The next run is asked again.
                 Ok(Err(Disconnected)) => None,
+                // To ask again for the end of a subscription would only delay other demands.
+                Err(_) if matches!(demand, Demand::Unsubscribe(_)) => {
+                    self.watched.answered(demand);
+                    Some("it did not answer in time".to_owned())
+                }
                 Err(_) => Some("it did not answer in time, and is asked again".to_owned()),
             };
             if let Some(why) = refused {

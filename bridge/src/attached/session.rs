@@ -395,7 +395,7 @@ impl<'s> Running<'s> {
                         }
                         is_refused = false;
                         if has_missed {
-                            self.link.lists_may_have_changed();
+                            self.link.reread_lists();
                         }
                         has_missed = loop {
                             match messages.next().await {

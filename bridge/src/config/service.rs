@@ -118,7 +118,8 @@ pub struct HttpConfig {
     /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` accepts them from everywhere.
     pub listen: AsText<SocketAddr>,
     /// The origins of web pages that may send requests, such as `https://app.example.com`. Requests with any other
-    /// `Origin` are refused with 403, except those that read agent cards, which are public. Programs other than browsers usually send none and are not affected.
+    /// `Origin` are refused with 403, except those that read agent cards, which are public. Programs other than browsers
+    /// usually send none and are not affected.
     ///
     /// Wrong: a listed page can call every agent from its visitors' browsers.
     #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]

@@ -384,9 +384,8 @@ impl Follower {
         // For a task, a stopped replica is noticed while the agent is still sending. A stored answer is only checked
         // once it is complete.
         let since = in_task.map_or(buffer.last, |_| buffer.task_went_on);
-        let may_be_alive = now < since + GRACE;
-        if !buffer.is_adopted && (may_be_alive || self.drops_gap(call, buffer)) {
-            return DueAction::end_if(!may_be_alive && is_late);
+        if now < since + GRACE && !buffer.is_adopted {
+            return DueAction::Nothing;
         }
         let can_be_asked_for = in_task.is_some() || (has_key && is_whole);
         let is_recorded = buffer.recorded == count && buffer.is_adopted;
@@ -432,19 +431,14 @@ impl Follower {
             buffer.render(&unit, &limits);
         }
         buffer.note_gap(Instant::now());
-    }
-
-    /// Drops an answer that cannot be taken over, because a record of it is missing. Returns whether it is dropped.
-    fn drops_gap(&self, call: CallId, buffer: &mut AnswerBuffer) -> bool {
         if !buffer.has_gap {
-            return false;
+            return;
         }
         buffer.discard();
         self.metrics.followed_lost.inc();
         if let Some(suppressed) = self.lost.allow() {
-            tracing::warn!(%call, suppressed, "the answer to a call of a replica that has stopped is not taken over: an E2A record was missing");
+            tracing::warn!(%call, suppressed, "an E2A record is missing in the answer to a call of another replica: this replica can no longer take it over");
         }
-        true
     }
 
     /// How many parts of the answer are available to its caller, in the task or in the log; `None` if the caller cannot
@@ -584,15 +578,15 @@ impl AnswerBuffer {
         self.progress.note_missing();
     }
 
-    /// Notes that a record has been missing for long. Once the replica of the call has stopped, the answer goes on without
-    /// it after the same time as there.
+    /// Notes that a record has been missing for long. Once this replica takes the answer over, it goes on without the
+    /// record after the same time as the replica of the call.
     fn note_gap(&mut self, now: Instant) {
         let Some((_, since)) = self.progress.missing else {
             return;
         };
         let waited = now.saturating_duration_since(since.into());
-        if !self.is_adopted {
-            self.has_gap |= waited >= MISSING;
+        if !self.is_adopted && !self.is_being_recorded {
+            self.has_gap = waited >= MISSING;
         } else if waited >= GAP_TIMEOUT
             && let Some(request) = &self.request_of
         {
@@ -639,6 +633,7 @@ impl AnswerBuffer {
     /// Drops everything buffered, and everything that arrives later.
     fn discard(&mut self) {
         self.is_incomplete = true;
+        self.has_gap = false;
         self.progress = Progress::default();
         self.messages = Vec::new();
         self.parts = Vec::new();

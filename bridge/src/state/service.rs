@@ -100,7 +100,10 @@ impl Logs {
                 let opened = tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &at));
                 let opened = opened.await;
                 opened
-                    .unwrap_or_else(|_| Err(EmbeddedLog::damaged(name, directory)))?
+                    .unwrap_or_else(|error| match error.is_panic() {
+                        true => Err(EmbeddedLog::damaged(name, directory)),
+                        false => Err(StateError::Closed(name)),
+                    })?
                     .into()
             }
             #[cfg(any(feature = "kafka", feature = "nats"))]

@@ -659,9 +659,7 @@ impl<'a> Session<'a> {
             }
             // A topic was refused after the question.
             Ok(()) => {}
-            Err(error) if error.kind() == TransportErrorKind::Unauthorised => {
-                self.refused_at = Some(now);
-            }
+            Err(error) if error.kind() == TransportErrorKind::Unauthorised => {}
             Err(error) => {
                 tracing::debug!(reads = %self.task.plan.source, %error, "cannot tell whether topics may be read again");
             }
@@ -709,16 +707,19 @@ impl<'a> Session<'a> {
     fn is_stuck(&self) -> bool {
         let max_wait = self.task.max_wait();
         let is_answered = self.task.plan.pulse.answers_for() > max_wait;
-        self.is_member() && is_answered && self.is_without_partitions(max_wait)
+        // A refused topic may be the reason why the partitions are gone.
+        let waits = self.client.context().unassigned_for();
+        let is_refused = self.unreadable.is_some() && waits < MAX_REFUSED_WAIT;
+        let is_without = self.is_without_partitions(max_wait) && !is_refused;
+        self.is_member() && is_answered && is_without
     }
 
-    /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since. A
-    /// refused topic counts even if it was refused before the wait: it may be the reason why the partitions are gone.
+    /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since.
     fn is_without_partitions(&self, longest: Duration) -> bool {
         let waits = self.client.context().unassigned_for();
         let since_refusal = self.refused_at.map(|at| at.elapsed());
         let is_refused = since_refusal.is_some_and(|since| since < waits.min(MAX_REFUSED_WAIT));
-        waits > longest && !is_refused && self.unreadable.is_none()
+        waits > longest && !is_refused
     }
 
     /// Logs an error once, and again when it changes or persists.
@@ -1226,7 +1227,6 @@ mod tests {
             assert!(session.poll(TICK).is_continue());
         }
         assert_eq!(*task.share.borrow(), Share::Refused);
-        assert!(!session.is_without_partitions(Duration::ZERO));
         ask(&mut session);
         assert_eq!(*task.share.borrow(), Share::Refused);
         assert!(session.unreadable.is_some());
@@ -1234,6 +1234,7 @@ mod tests {
         cluster.topic_error("t", granted).unwrap();
         ask(&mut session);
         assert!(session.unreadable.is_none());
+        assert_eq!(*task.share.borrow(), Share::Waiting);
     }
 
     #[test]

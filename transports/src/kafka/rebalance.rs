@@ -121,6 +121,15 @@ impl Context {
     /// Notes whether the cluster refuses topics.
     pub(super) fn set_records_refused(&self, is_refused: bool) {
         self.note_refusal(|refusals| refusals.records = is_refused);
+        if !is_refused && !self.intake.is_assigned() {
+            self.share.send_if_modified(|shown| {
+                let was_refused = *shown == Share::Refused;
+                if was_refused {
+                    *shown = Share::Waiting;
+                }
+                was_refused
+            });
+        }
     }
 
     fn note_refusal(&self, change: impl FnOnce(&mut Refusals)) {

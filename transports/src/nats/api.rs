@@ -231,7 +231,9 @@ impl Api {
     ) -> Result<Option<Value>, TransportError> {
         let request = format!("CONSUMER.INFO.{stream}.{name}");
         let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
-        self.info(&request, &missing).await
+        let info = self.info(&request, &missing).await?;
+        self.report(None);
+        Ok(info)
     }
 
     /// Creates or updates the managed stream that stores the topic. Returns whether there is one.

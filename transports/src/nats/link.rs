@@ -51,6 +51,8 @@ pub(super) struct Link {
     logged_refusals: std::sync::Mutex<LoggedRefusals>,
     /// Cancelled once nothing can be sent any more.
     closed: CancellationToken,
+    /// The same, without a lock: every message asks.
+    is_closed: AtomicBool,
     /// Cancelled when the client has ended, whatever the reason.
     ended: CancellationToken,
     faults: std::sync::Mutex<Faults>,
@@ -160,6 +162,7 @@ impl Link {
             logged: std::sync::Mutex::default(),
             logged_refusals: std::sync::Mutex::default(),
             closed: CancellationToken::new(),
+            is_closed: AtomicBool::new(false),
             ended: CancellationToken::new(),
             faults: std::sync::Mutex::new(Faults {
                 is_connecting: true,
@@ -494,7 +497,7 @@ impl Link {
     }
 
     pub(super) fn close(&self) {
-        self.closed.cancel();
+        self.end();
         self.blame(Text::from_static("closed"));
     }
 
@@ -503,7 +506,7 @@ impl Link {
         if self.is_closed() {
             return;
         }
-        self.closed.cancel();
+        self.end();
         let epoch = self.connection.borrow().epoch;
         let ended = "the NATS client has ended: restart the process (perhaps because of a carriage return within a header: then delete that message from its stream first)";
         tracing::error!(servers = %self.servers, "{ended}");
@@ -511,8 +514,13 @@ impl Link {
         self.set_connection(false, epoch);
     }
 
+    fn end(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.closed.cancel();
+    }
+
     fn is_closed(&self) -> bool {
-        self.closed.is_cancelled()
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// The pause before an attempt to connect: doubled from 100 ms to 5 s, of which the second half is random, so that

@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use a2abus_plugin::Text;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -33,9 +32,6 @@ const CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// How long the API may take, also to create a managed stream, if the request timeout of the client is not shorter.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What is reported while the API does not answer.
-const SILENT: &str = "the API does not answer: answers to requests from JetStream wait until it does; check jetstream.domain, leaf nodes, and the imports of the account";
 
 /// The requests to the API and its latest answers. Waiting publications keep their permits, which bounds their number.
 #[derive(Debug, Default)]
@@ -101,8 +97,7 @@ impl Lookups {
     }
 }
 
-/// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created. Reports whether
-/// the API answers.
+/// Asks the API whether a stream stores the subject. If none does, and one is managed, it is created.
 pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
     let coverage = match tokio::time::timeout(LOOKUP_TIMEOUT, ask(&api, &subject)).await {
         Ok(Ok(coverage)) => coverage,
@@ -112,11 +107,6 @@ pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
             "ask JetStream which stream stores the subject",
         ))),
     };
-    let is_silent = matches!(
-        &coverage,
-        Coverage::Undetermined(Some(error)) if error.kind() == TransportErrorKind::TimedOut
-    );
-    api.report(is_silent.then_some(Text::from_static(SILENT)));
     (subject, coverage)
 }
 

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use a2abus_plugin::Text;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -26,8 +27,10 @@ const CACHE_TTL: Duration = Duration::from_secs(10);
 /// How long the API is not asked again when it has not answered.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// What is reported while the API does not answer.
+const SILENT: &str = "the API does not answer: answers to requests from JetStream wait until it does; check jetstream.domain, leaf nodes, and the imports of the account";
 /// The API is asked at most this many questions at once.
-const MAX_QUESTIONS: usize = 16;
+const MAX_QUESTIONS: usize = 64;
 
 /// The latest answers of the API, and the questions to it.
 #[derive(Debug)]
@@ -90,7 +93,13 @@ impl TakenSubjects {
             }
             Coverage::NotCovered | Coverage::Undetermined(_) => Ok(false),
         };
-        self.known().note(subject, &answer, Instant::now());
+        let kind = answer.as_ref().err().map(TransportError::kind);
+        let is_silent = kind == Some(TransportErrorKind::TimedOut);
+        api.report(is_silent.then_some(Text::from_static(SILENT)));
+        // Other errors concern the stream of this subject only.
+        if kind.is_none() || is_silent || kind == Some(TransportErrorKind::Disconnected) {
+            self.known().note(subject, &answer, Instant::now());
+        }
         answer
     }
 

@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::card;
-use super::method::Method;
+use super::method::{Method, Push};
 use super::parsed::{ParsedRequest, Version};
 use super::shared::A2a;
 use crate::account::ANSWERED;
@@ -105,7 +105,16 @@ impl A2aRequest<'_> {
             Method::Push(what) => Box::pin(self.push(what)).await?,
             Method::Send | Method::Stream => String::new(),
         };
-        Ok(self.whole(&result))
+        // Something was done: its result must not be refused.
+        let is_done = matches!(
+            method,
+            Method::Cancel | Method::Push(Push::Set | Push::Delete)
+        );
+        if is_done {
+            return Ok(self.whole(&result));
+        }
+        let body = self.parsed.form().result(&result);
+        Ok(Reply::Whole(self.common.charged(body)?))
     }
 
     /// Records the request in the access log.
@@ -113,8 +122,7 @@ impl A2aRequest<'_> {
         self.common.note(agent, self.parsed.name, outcome);
     }
 
-    /// An answer with this result. It is charged although it may exceed the budget: a client has few requests at a time,
-    /// and lists have pages.
+    /// An answer with this result, which is charged also if it exceeds the budget.
     pub(super) fn whole(&self, result: &str) -> Reply {
         let body = self.parsed.form().result(result);
         Reply::Whole(self.common.budget.replace(body))

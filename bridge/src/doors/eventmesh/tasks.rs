@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::budget::{Charge, ClientBudget};
+use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::a2a::{
     A2a, TaskEvents, bad_request, framed, holding, internal, read_body, refusal_of,
@@ -207,7 +208,7 @@ fn listed(tasks: &Tasks, list: &List, budget: &ClientBudget) -> Result<Response,
         "hasMore": page.has_more,
         "tasks": tasks,
     });
-    Ok(document(StatusCode::OK, &list, budget))
+    read_document(StatusCode::OK, &list, budget)
 }
 
 /// `GET /a2a/tasks/{task}`.
@@ -221,7 +222,7 @@ pub(super) async fn read(
     let found = async {
         let _held = admitted?;
         let (id, task) = task(&a2a, name).await?;
-        Ok(document(StatusCode::OK, &task_json(&id, &task), &budget))
+        read_document(StatusCode::OK, &task_json(&id, &task), &budget)
     };
     let response = found.await;
     answered(&a2a, &request, response)
@@ -243,7 +244,7 @@ pub(super) async fn wait(
         let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
         match at_rest(&a2a, &id, max_wait).await {
-            Some(Some(task)) => Ok(document(StatusCode::OK, &task_json(&id, &task), &budget)),
+            Some(Some(task)) => read_document(StatusCode::OK, &task_json(&id, &task), &budget),
             Some(None) => Err(refusal_of(not_found(&id))),
             None => {
                 let task = a2a.settings.tasks.get(&id).unwrap_or(task);
@@ -484,7 +485,19 @@ fn state_name(state: TaskState) -> &'static str {
     }
 }
 
-/// A response whose body is charged until it is sent.
+/// The response to a request that only reads. Its body is charged until it is sent, and refused if there is no room.
+fn read_document(
+    status: StatusCode,
+    value: &Value,
+    budget: &ClientBudget,
+) -> Result<Response, Refusal> {
+    let held = budget.hold(Bytes::from(value.to_string()));
+    let body =
+        held.map_err(|spent| refusal_of(Failure::call(&CallError::Exhausted(spent.into()))))?;
+    Ok(json_response(status, body))
+}
+
+/// The response to a request that has done something. Its body is charged also if it exceeds the budget.
 fn document(status: StatusCode, value: &Value, budget: &ClientBudget) -> Response {
     let body = Bytes::from(value.to_string());
     json_response(status, budget.replace(body))

@@ -99,11 +99,11 @@ enum Over {
     TooLarge,
 }
 
-/// What shows that a cancelled workflow is sent again: a new line with the number of an earlier one.
+/// What shows that a cancelled workflow is sent again: a new line with the number of its first one.
 #[derive(Debug)]
 struct Sent {
-    /// The identity of each line before the cancel, by its `seq`.
-    before: BTreeMap<i64, Text>,
+    /// The `seq` and the identity of the first numbered line before the cancel.
+    first: Option<(i64, Text)>,
     is_repeated: bool,
 }
 
@@ -324,10 +324,11 @@ impl Incomplete {
 impl Over {
     /// Notes a line that arrives afterwards.
     fn note(&mut self, client: &WorkflowClient) {
-        if let (Self::Cancelled(sent), Some(seq)) = (self, client.seq) {
+        if let Self::Cancelled(sent) = self
+            && let Some((seq, identity)) = &sent.first
+        {
             // A redelivered line has the same identity.
-            let before = sent.before.get(&seq);
-            sent.is_repeated |= before.is_some_and(|identity| *identity != client.identity);
+            sent.is_repeated |= client.seq == Some(*seq) && client.identity != *identity;
         }
     }
 }
@@ -381,13 +382,13 @@ impl Assembly {
         })
     }
 
-    /// The lines so far, by which later ones are recognised.
+    /// The first line, by which a workflow that is sent again is recognised.
     fn sent(&self) -> Sent {
         let begin = self.begin.iter().map(|begin| &begin.client);
         let clients = self.lines.iter().map(|line| &line.client).chain(begin);
         let numbered = clients.filter_map(|client| Some((client.seq?, client.identity.clone())));
         Sent {
-            before: numbered.collect(),
+            first: numbered.min_by_key(|(seq, _)| *seq),
             is_repeated: false,
         }
     }
