@@ -50,7 +50,7 @@ calls: {{ reply_topic: {topic}.replies, timeout: 240s, max_timeout: 240s }}",
     proxy.mute();
     let first = call(1);
     let request = within("the request", requests.next()).await.unwrap();
-    proxy.interrupt();
+    proxy.interrupt().await;
     // These are made and answered over the next connection.
     for id in 2..5 {
         let next = call(id);

@@ -7,6 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::battery::within;
+
 /// A proxy in front of one server. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
@@ -23,6 +25,10 @@ struct State {
     is_muted: bool,
     /// How often all connections were broken.
     interruptions: u32,
+    /// How many connections there were.
+    accepted: u32,
+    /// How many of them have ended.
+    ended: u32,
 }
 
 // === impl Proxy ===
@@ -37,11 +43,17 @@ impl Proxy {
         let address = listener.local_addr().expect("an address");
         let (sender, state) = watch::channel(State::default());
         let (server, mut serving) = (server.to_owned(), JoinSet::new());
+        let counted = sender.clone();
         serving.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
+                let mut began = 0;
+                counted.send_modify(|state| {
+                    state.accepted += 1;
+                    began = state.interruptions;
+                });
                 let (server, mut state) = (server.clone(), state.clone());
-                let (began, muted) = (state.borrow().interruptions, state.clone());
+                let (muted, counted) = (state.clone(), counted.clone());
                 connections.spawn(async move {
                     let ends = |state: &State| state.is_cut || state.interruptions != began;
                     tokio::select! {
@@ -50,6 +62,7 @@ impl Proxy {
                         // An error ends the connection.
                         _ = pass(client, &server, muted) => {}
                     }
+                    counted.send_modify(|state| state.ended += 1);
                 });
             }
         });
@@ -76,12 +89,21 @@ impl Proxy {
         self.state.send_modify(|state| state.is_muted = true);
     }
 
-    /// Breaks all connections. Later ones work.
-    pub fn interrupt(&self) {
+    /// Breaks all connections, and returns when they have passed their last byte and a client has connected again.
+    /// Later connections work.
+    ///
+    /// # Panics
+    /// When nothing connects again.
+    pub async fn interrupt(&self) {
+        let mut state = self.state.subscribe();
+        let accepted = state.borrow_and_update().accepted;
         self.state.send_modify(|state| {
             state.is_muted = false;
             state.interruptions += 1;
         });
+        let is_new = |state: &State| state.ended >= accepted && state.accepted > accepted;
+        let connected = within("a new connection", state.wait_for(is_new)).await;
+        connected.expect("the proxy runs");
     }
 }
 
