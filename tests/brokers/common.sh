@@ -1,5 +1,8 @@
-# Shared by tests/run, tests/brokers/kafka and tests/brokers/nats.
+# Shared by tests/run, tests/clients/run, tests/deploy/run, tests/openapi, tests/brokers/kafka and tests/brokers/nats.
 # shellcheck shell=bash
+
+# In English, because the scripts search for words in messages of other programs.
+export LC_ALL=C.UTF-8
 
 brokers_src=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 repo_root=$(cd -- "$brokers_src/../.." && pwd -P)
@@ -9,6 +12,15 @@ brokers_dir=$repo_root/target/brokers
 say() { printf '%s: %s\n' "${me:-tests/brokers}" "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+# Whether everything must be tested.
+case ${A2ABUS_REQUIRE_BROKERS:-} in '' | 0) required=no ;; *) required=yes ;; esac
+
+# left_out WHAT: it is not tested, which fails where everything is required.
+left_out() {
+  say "$1: LEFT OUT"
+  [[ $required == no ]] || die "and it is required"
+}
+
 is_port() { [[ $1 =~ ^[0-9]{1,5}$ ]] && ((10#$1 >= 1 && 10#$1 <= 65535)); }
 
 # True if something accepts connections on the loopback port.
@@ -16,14 +28,21 @@ port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # Prints a free loopback port below the range that the kernel hands to clients
 # (32768 and up on Linux): there, a client could take the port of a broker that
-# is being restarted, or connect to itself.
+# is being restarted, or connect to itself. A file reserves the port for an hour,
+# because its server may listen on it only later, and restart.
 free_port() {
-  local port
-  while :; do
+  local port tries ports=$brokers_dir/ports
+  mkdir -p -- "$ports"
+  find "$ports" -type f -mmin +60 -delete 2>/dev/null || true
+  for ((tries = 0; tries < 1000; tries++)); do
     port=$((15000 + ${SRANDOM:-$RANDOM} % 17000))
-    port_open "$port" || break
+    # With noclobber only one process can create the file.
+    if (set -o noclobber && : >"$ports/$port") 2>/dev/null && ! port_open "$port"; then
+      echo "$port"
+      return
+    fi
   done
-  echo "$port"
+  die "no free port, or no file can be created in $ports"
 }
 
 # Prints the first Java of at least version 17, or fails.

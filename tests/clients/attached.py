@@ -1,9 +1,9 @@
 """Published servers, attached to a bridge on Kafka and NATS: called by producers that know only those, and over HTTP."""
 
 import asyncio
+import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import urllib.request
@@ -91,15 +91,33 @@ class Site:
 
     def is_up(self):
         """Whether it takes connections; an error if it has ended, since another program may have its port."""
+        with socket.socket() as tried:
+            is_up = tried.connect_ex(("127.0.0.1", self.port)) == 0
         if self.process.poll() is not None:
             raise SystemError(f"ended with status {self.process.returncode}: {self.command}")
-        with socket.socket() as tried:
-            return tried.connect_ex(("127.0.0.1", self.port)) == 0
+        return is_up
 
     def kill(self):
         """Kills it."""
         self.process.kill()
         self.process.wait()
+
+
+def started(ends, command, log):
+    """A bridge, which ends with `ends`."""
+    process = subprocess.Popen(command, stdout=log, stderr=log)
+    ends.callback(stop, process)
+    return process
+
+
+def stop(process):
+    """Ends a bridge as an operator does, and kills it if that takes too long."""
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def topic(bus, server):
@@ -270,11 +288,20 @@ async def attached(program, directory, report):
     """Calls a tool of each server in every way."""
     with open(os.path.join(directory, "note.txt"), "w") as note:
         note.write("a note")
-    log = open(os.path.join(directory, "attached.log"), "ab")
-    own = {name: {"command": command, "directory": directory} for name, command in servers(directory)}
-    running = {name: Site(protocol, path, command, log) for name, protocol, path, command in sites()}
+    with contextlib.ExitStack() as ends:
+        log = ends.enter_context(open(os.path.join(directory, "attached.log"), "ab"))
+        running = {}
+        for name, protocol, path, command in sites():
+            running[name] = Site(protocol, path, command, log)
+            ends.callback(running[name].kill)
+        await with_sites(program, directory, running, ends, log, report)
+
+
+async def with_sites(program, directory, running, ends, log, report):
+    """Calls a tool of each server in every way, while the HTTP servers run."""
     for site in running.values():
         await until(f"{site.command}", site.is_up)
+    own = {name: {"command": command, "directory": directory} for name, command in servers(directory)}
     own |= {name: {"url": site.url, "protocol": site.protocol} for name, site in running.items()}
     for server in own:
         if server.startswith("everything"):
@@ -289,31 +316,24 @@ async def attached(program, directory, report):
     file = os.path.join(directory, "attached.json")
     with open(file, "w") as written:
         json.dump(config(own, port, admin_port), written)
-    bridge = subprocess.Popen([program, "serve", "-c", file], stdout=log, stderr=log)
-    try:
-        await until("the bridge with attached servers", lambda: is_ready(admin_port))
-        for server in own:
-            expected = CALLS[server][1]
-            async for way, answer in ask(base, server):
-                wrong = None if '"result"' in answer and expected in answer else answer[:500]
-                report.note(f"{server} by {way}", wrong)
-                print(f"attached {server} by {way}: {'FAILED' if wrong else 'works'}", flush=True)
-            if server.startswith("everything"):
-                await capable(base, server, directory, report)
-            if server.startswith("mcp-"):
-                await modern(base, server, report)
-            if CALLS[server][0]["method"] == "tools/call":
-                await skilled(base, server, report)
-        for server, site in running.items():
-            wrong = await restarted(base, server, site)
-            report.note(f"{server} killed and started again", wrong)
-            print(f"attached {server} killed and started again: {'FAILED' if wrong else 'works'}", flush=True)
-    finally:
-        bridge.send_signal(signal.SIGTERM)
-        bridge.wait(60)
-        for site in running.values():
-            site.kill()
-        log.close()
+    started(ends, [program, "serve", "-c", file], log)
+    await until("the bridge with attached servers", lambda: is_ready(admin_port))
+    for server in own:
+        expected = CALLS[server][1]
+        async for way, answer in ask(base, server):
+            wrong = None if '"result"' in answer and expected in answer else answer[:500]
+            report.note(f"{server} by {way}", wrong)
+            print(f"attached {server} by {way}: {'FAILED' if wrong else 'works'}", flush=True)
+        if server.startswith("everything"):
+            await capable(base, server, directory, report)
+        if server.startswith("mcp-"):
+            await modern(base, server, report)
+        if CALLS[server][0]["method"] == "tools/call":
+            await skilled(base, server, report)
+    for server, site in running.items():
+        wrong = await restarted(base, server, site)
+        report.note(f"{server} killed and started again", wrong)
+        print(f"attached {server} killed and started again: {'FAILED' if wrong else 'works'}", flush=True)
 
 
 async def chain(program, directory, report):
@@ -327,7 +347,7 @@ async def chain(program, directory, report):
     common = {
         "transports": {"kafka": {"type": "kafka", "brokers": [KAFKA]}},
         "state": {"log": "kafka", "create": True, "prefix": f"{name}.state"},
-        "calls": {"timeout": "20s", "reply_topic": f"{name}.replies", "reply_partitions": 1},
+        "calls": {"timeout": "60s", "reply_topic": f"{name}.replies", "reply_partitions": 1},
         "http": {"listen": f"127.0.0.1:{port}"},
         "admin": {"listen": f"127.0.0.1:{admin_port}"},
     }
@@ -335,14 +355,7 @@ async def chain(program, directory, report):
     for side, more in (("front", {"agents": {"chain": {"description": "Marks.", "to": to}}}), ("back", {})):
         with open(files[side], "w") as written:
             json.dump(common | more, written)
-    log = open(os.path.join(directory, "attached.log"), "ab")
     python, here = os.environ["CLIENTS_PYTHON"], os.path.dirname(os.path.abspath(__file__))
-    site = Site("mcp", "/mcp", lambda port: [python, os.path.join(here, "sites.py"), "mcp", str(port)], log)
-    await until("the server of the chain", site.is_up)
-    attach = [program, "attach", "chain", "-c", files["back"], "--url", site.url, "--topic", to["topic"]]
-    attach += ["--no-announce"]
-    front = subprocess.Popen([program, "serve", "-c", files["front"]], stdout=log, stderr=log)
-    back = subprocess.Popen(attach, stdout=log, stderr=log)
 
     def mark(line):
         return ask(line, tool("mark", {"line": line, "file": marks, "until": go}))
@@ -355,32 +368,35 @@ async def chain(program, directory, report):
         lines = [line[5:] for line in response.splitlines() if line.startswith("data:")]
         return lines[-1] if lines else response
 
-    async def is_back():
-        return '"tools"' in await asyncio.to_thread(ask, "list", {"method": "tools/list", "params": {}})
+    async def is_there():
+        return '"result"' in await asyncio.to_thread(ask, "add", ADD)
 
     def marked():
         return open(marks).read().split() if os.path.exists(marks) else []
 
-    try:
+    with contextlib.ExitStack() as ends:
+        log = ends.enter_context(open(os.path.join(directory, "attached.log"), "ab"))
+        site = Site("mcp", "/mcp", lambda port: [python, os.path.join(here, "sites.py"), "mcp", str(port)], log)
+        ends.callback(site.kill)
+        await until("the server of the chain", site.is_up)
+        attach = [program, "attach", "chain", "-c", files["back"], "--url", site.url, "--topic", to["topic"]]
+        attach += ["--no-announce"]
+        started(ends, [program, "serve", "-c", files["front"]], log)
+        back = started(ends, attach, log)
         await until("the bridge of the chain", lambda: is_ready(admin_port))
+        await until("the bridge before the server", is_there)
         first_call = asyncio.create_task(asyncio.to_thread(mark, "first"))
         await until("the call in the server", lambda: marked() == ["first"])
         back.kill()
         back.wait()
         open(go, "w").close()
-        back = subprocess.Popen(attach, stdout=log, stderr=log)
+        started(ends, attach, log)
         answer = await first_call
         # Kafka gives the topic to the new process once it has missed the old one for long enough.
-        await until("the chain after its restart", is_back, 2 * PATIENCE)
+        await until("the chain after its restart", is_there, 2 * PATIENCE)
         after = await asyncio.to_thread(mark, "second")
         has_outcome = any(outcome in answer for outcome in ("answer_lost", '"timeout"', "marked"))
         is_right = has_outcome and '"result"' in after
         wrong = None if is_right and marked() == ["first", "second"] else f"{answer[:300]} {after[:300]} {marked()}"
         report.note("a chain whose bridge was killed in a call", wrong)
         print(f"a chain whose bridge was killed in a call: {wrong or answer[:200]}", flush=True)
-    finally:
-        for bridge in (front, back):
-            bridge.send_signal(signal.SIGTERM)
-            bridge.wait(60)
-        site.kill()
-        log.close()

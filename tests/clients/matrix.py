@@ -25,7 +25,7 @@ from programs import Agents, Spring
 from readme import examples, unlike_readme
 from replicas import replicas
 from sdks import library_clients
-from world import HELD_BACK, NATS, Bridge, delete_topics, make_topics, stream_name, until
+from world import HELD_BACK, NATS, PATIENCE, Bridge, delete_topics, make_topics, stream_name, until
 
 
 class Report:
@@ -77,7 +77,7 @@ async def cells(all_requesters, bridge, report):
     # What came second has been seen by the bridge, so that what it lets through is on its way.
     twice = sum(behave == "twice" for _, _, behave in cases)
     try:
-        await until("each second answer counted as late", lambda: counted_late(bridge, late + twice), 15)
+        await until("each second answer counted as late", lambda: counted_late(bridge, late + twice))
     except TimeoutError:
         counted = await bridge.metric("a2abus_replies_total", outcome="late") - late
         report.note("second answers are counted", f"{counted:.0f} of {twice} were counted as late")
@@ -162,7 +162,7 @@ def all_requesters(door):
 async def everything(bridge, control, spring, report):
     """The matrix, the clients of the SDKs, and many at once."""
     asking = all_requesters(bridge.door)
-    await bridge.start("10s")
+    await bridge.start("60s")
     for requester in asking:
         await requester.open()
     if spring:
@@ -206,7 +206,7 @@ async def step(name, doing, report):
 
 async def clean(client):
     """Leaves nothing on the brokers."""
-    stream = client.jetstream()
+    stream = client.jetstream(timeout=PATIENCE)
     for kind in ("requests", "replies"):
         try:
             await stream.delete_stream(stream_name(kind))

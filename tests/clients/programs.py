@@ -26,7 +26,7 @@ class Control:
         inbox = self.client.new_inbox()
         subscription = await self.client.subscribe(inbox)
         await self.client.publish(CONTROL, command.encode(), reply=inbox)
-        counts = [json.loads((await subscription.next_msg(timeout=60)).data) for _ in range(self.programs)]
+        counts = [json.loads((await subscription.next_msg(timeout=PATIENCE)).data) for _ in range(self.programs)]
         await subscription.unsubscribe()
         return sum(map(sum, counts))
 

@@ -9,7 +9,7 @@ import nats
 
 from conformance import is_up
 from ports import free_port
-from world import NATS, RUN, until
+from world import NATS, PATIENCE, RUN, stop, until
 
 STEPS = 5
 
@@ -26,7 +26,7 @@ def configuration(door, topic):
 
 
 def prefix_of(topic):
-    """How the names of the state's streams begin."""
+    """How the subjects of the state's streams begin."""
     return topic.replace(".", "-")
 
 
@@ -97,10 +97,9 @@ async def replicas(program, directory, report):
             print(f"{name} at two replicas: {'FAILED' if wrong else 'works'}", flush=True)
     finally:
         for process in processes:
-            process.terminate()
-            await process.wait()
-        streams = client.jetstream()
+            await stop(process)
+        streams = client.jetstream(timeout=PATIENCE)
         for stream in await streams.streams_info():
-            if stream.config.name.startswith(prefix_of(topic)):
+            if stream.config.name.startswith(f"{prefix_of(topic)}_".upper()):
                 await streams.delete_stream(stream.config.name)
         await client.close()

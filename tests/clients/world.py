@@ -73,6 +73,18 @@ async def until(what, condition, patience=PATIENCE):
         await asyncio.sleep(0.02)
 
 
+async def stop(process):
+    """Ends a process as an operator does, and kills it if that takes too long."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), 60)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
 def make_topics():
     """Creates the Kafka topics of this run."""
     topics = [NewTopic(agent_topic(agent), 1, 1) for agent in (*KAFKA_AGENTS, "kafka-sdk", "kafka-spring")]
@@ -187,7 +199,7 @@ class Bridge:
             "admin": {"listen": f"127.0.0.1:{admin}"},
         }
 
-    async def start(self, timeout="10s"):
+    async def start(self, timeout):
         """Starts it, with that `calls.timeout`, and waits until it is ready."""
         path = os.path.join(self.directory, "a2abus.yaml")
         with open(path, "w") as file:
@@ -232,13 +244,8 @@ class Bridge:
 
     async def stop(self):
         """Ends it as an operator does."""
-        if self.process is None or self.process.returncode is not None:
-            return
-        self.process.terminate()
-        try:
-            await asyncio.wait_for(self.process.wait(), 30)
-        except TimeoutError:
-            await self.kill()
+        if self.process is not None:
+            await stop(self.process)
 
 
 def stream_name(kind):

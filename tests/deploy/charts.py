@@ -30,14 +30,15 @@ REFUSED = [
     ([*BUS, "--set", "existingConfigMap=other"], "set the configuration once"),
     (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://nats:4222"],"auth":{"token":{"env":"NATS_TOKEN"}}}}}'], "environment variable NATS_TOKEN, which nothing sets"),
     (["--set", "existingConfigMap=other,env[0].name=A2ABUS_HTTP__DRAIN_GRACE", "--set-string", "env[0].value=120s"], "set `http.drain_grace` in the configuration"),
-    (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://user:secret@nats:4222"]}}}'], "has a password in plain text"),
+    (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":["nats://user:secret@nats:4222"]}}}'], "has a login in plain text"),
+    (["--set-json", 'config={"transports":{"nats":{"type":"nats","servers":"nats://nats, nats://token@nats:4222"}}}'], "has a login in plain text"),
     ([*BUS, "--set-json", 'config.agents={"a":{"to":{"transport":"nats","topic":"a"},"attach":{"url":"http://a/mcp","headers":{"Authorization":"Bearer secret"}}}}'], "headers.Authorization` of the configuration is a secret in plain text"),
     ([*BUS, "--set", "replica=3"], "replica"),
     ([*BUS, "--set", "replicas=0"], "replicas"),
     (["--set-json", f"config={NAMED}", "--set", "persistence.enabled=true,replicas=40"], "reply_partitions"),
     ([*BUS, "--set", "autoscaling.enabled=true", "--set-json", 'keda={"enabled":true,"triggers":[{"type":"cron","metadata":{}}]}'], "cannot both decide"),
     ([*BUS, "--set", "keda.enabled=true"], "no backlog"),
-    ([*BUS, "--set", "terminationGracePeriodSeconds=30"], "the drain would be cut off"),
+    ([*BUS, "--set", "terminationGracePeriodSeconds=39"], "set at least 40"),
     ([*BUS, "--set", "terminationGracePeriodSeconds=95", "--set", "config.http.drain_grace=1m 30s"], "take 95 s"),
     ([*BUS, "--set", "config.http.drain_grace=90"], "such as 25s or 1m30s"),
     ([*BUS, "--set", "config.http.drain_grace=5x"], "such as 25s or 1m30s"),
@@ -119,6 +120,13 @@ REFUSED += [
     ([*BUS, "--set", f"image.repository=example.com/a2abus@sha256:{64 * '0'}"], "write the digest in `image.digest`"),
     ([*BUS, "--set", "image.repository=https://example.com/a2abus"], "at '/image/repository'"),
     ([*BUS, "--set", "config.transports.nats.auth.token=hunter2"], "`transports.nats.auth.token` of the configuration is a secret in plain text"),
+    *(([*BUS, "--set-json", f"config.{value}"], f"`{path}` of the configuration is a secret in plain text")
+      for value, path in (
+        ('workflows.agents=[{"id":"a"},{"id":"b","keys":[{"file":"/keys/b"},"hunter2"]}]', "workflows.agents[1].keys[1]"),
+        ('workflows.agents=[{"id":"a","keys":"hunter2"}]', "workflows.agents[0].keys[0]"),
+        ('workflows.credentials=[{"id":"a","value":"hunter2"}]', "workflows.credentials[0].value"),
+        ('a2a.push_notifications.keys=["hunter2"]', "a2a.push_notifications.keys[0]"),
+        ('transports.kafka={"type":"kafka","brokers":"kafka","properties":{"ssl.keystore.password":"hunter2"}}', "transports.kafka.properties.ssl.keystore.password"))),
     ([*BUS, "--set", "networkPolicy.enabled=true,config.agents.files.attach.url=http://mcp.tools.svc:8000/mcp"],
       "`networkPolicy` blocks connections to `agents.files.attach.url`"),
     *(([*BUS, "--set", f"listenAddress={address}"], f"`listenAddress` is {address}, but")
@@ -176,6 +184,7 @@ def main():
     written_otherwise()
     names_of_secrets()
     disruptions()
+    triggers()
     admitted()
     restarts()
     admin_names()
@@ -273,7 +282,7 @@ def configuration(name, documents):
 
 
 def drains(name, documents):
-    """The grace period is longer than preStop and the drain take together."""
+    """The grace period leaves 10 s for the connections after preStop and the drain."""
     pod, container = bridge_of(documents)
     if not pod:
         return
@@ -283,7 +292,7 @@ def drains(name, documents):
     drain = files[0].get("http", {}).get("drain_grace", default) if files else default
     takes = int(drain[:-1]) * {"s": 1, "m": 60}[drain[-1]] + container["lifecycle"]["preStop"]["sleep"]["seconds"]
     grace = pod["terminationGracePeriodSeconds"]
-    report(f"{name}: grace period of {grace} s for preStop and a drain of {drain}", [f"they take {takes} s"] if takes >= grace else [])
+    report(f"{name}: grace period of {grace} s for preStop and a drain of {drain}", [f"they take {takes} s"] if takes + 10 > grace else [])
 
 
 def notes(name, chart, values):
@@ -344,6 +353,9 @@ def accepted():
     faults = []
     for more in (
         ["--set", "resources=null"],
+        ["--set", "terminationGracePeriodSeconds=40"],
+        ["--set-json", 'config.workflows={"agents":[{"id":"a","keys":[{"sha256":"00"},{"file":"/keys/a"}]}],"credentials":[{"id":"a","value":{"file":"/keys/b"}}]}'],
+        ["--set-json", 'config.transports.kafka={"type":"kafka","brokers":"kafka","properties":{"ssl.cipher.suites":"a"}}'],
         ["--set", "resources.requests=null,resources.limits=null"],
         ["--set", "env[0].name=A2ABUS_TELEMETRY__LOG,env[0].value=debug"],
         ["--set", "env[0].name=A2ABUS_TRANSPORTS__NATS__AUTH__USER,env[0].value=me"],
@@ -402,7 +414,7 @@ def written_otherwise():
     expected = {"a2abus:x", "localhost:5000/a2abus:x", "registry.example.com:443/agents/a2abus:x"}
     report("images of a registry with a port", [] if images == expected else [images])
     config_file = RUN / "words.yaml"
-    config_file.write_text("# no\ntransports: {on: {type: nats, servers: [nats://nats]}}\nroutes:\n  - name: no\n    when: {country: no, say: 'yes: no, on'}\n    to: [{transport: on, topic: y}]\nhttp: {enabled: false}\n")
+    config_file.write_text("# no\ntransports: {on: {type: nats, servers: [nats://nats]}}\nroutes:\n  - name: no\n    when: {country: no, say: 'yes: no, on'}\n    to: [{transport: on, topic: y}]\nhttp: {enabled: false}\nagents: {tagged: {description: !!str yes, to: {transport: on, topic: y}}}\n")
     try:
         kinds = [document["metadata"]["name"] for document in objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={config_file}"))]
         report("`no` is a text, as the bridge reads it", [] if "bus-a2abus" in kinds and "bus-a2abus-test-call" not in kinds else kinds)
@@ -453,6 +465,18 @@ def disruptions():
         found = {key: spec[key] for key in spec if key.endswith("vailable")}
         faults += [f"{more}: {found}"] * (found != expected)
     report("PodDisruptionBudget: a number or a percentage", faults)
+
+
+def triggers():
+    """Large numbers are written in full, and `metadata` overrides what the chart sets for a trigger."""
+    more = ["--set-json", 'keda.lagThreshold=1000000,keda.cooldownPeriod=2000000,keda.nats.metadata.lagThreshold="7",terminationGracePeriodSeconds=1000000']
+    documents = objects(render(CHART, CHART / "ci/keda-values.yaml", VERSIONS[1], *more))
+    (spec,) = [document["spec"] for document in documents if document["kind"] == "ScaledObject"]
+    found = [trigger["metadata"]["lagThreshold"] for trigger in spec["triggers"]]
+    topics = [trigger["metadata"]["topic"] for trigger in spec["triggers"] if trigger["type"] == "kafka"]
+    grace = bridge_of(documents)[0]["terminationGracePeriodSeconds"]
+    is_right = (found, topics) == (["1000000", "1000000", "7"], ["agents.requests", "agents.more"]) and (spec["cooldownPeriod"], grace) == (2000000, 1000000)
+    report("KEDA: large numbers, and metadata of the user", [] if is_right else [spec, grace])
 
 
 def admitted():
@@ -514,6 +538,22 @@ def restarts():
     none = checksum({})
     faults += ["no restart: the first agent"] * (checksum(base) == none)
     report("new pods only where a changed `agents` or `a2a` needs them", faults)
+    first_routes()
+
+
+def first_routes():
+    """The first route to a transport makes new pods, because only a new process reads answers there; a further one makes none."""
+    buses = {"transports": {"nats": {"type": "nats", "servers": ["nats://nats"]}, "kafka": {"type": "kafka", "brokers": ["kafka"]}}}
+    to = {name: {"transport": name, "topic": name} for name in buses["transports"]}
+    route = {name: {"name": name, "when": {"targetagent": name}, "to": [to[name]]} for name in to}
+    card = {"description": "Weather", "to": to["nats"]}
+    base = {**buses, "routes": [route["nats"]], "agents": {"weather": card}}
+    mark = checksum(base)
+    live = [{"routes": [route["nats"], {**route["nats"], "name": "other"}]}, {"routes": []}, {"default_route": [to["nats"]]}]
+    new_pods = [{"routes": [route["nats"], route["kafka"]]}, {"default_route": [to["kafka"]]}, {"agents": {"weather": card, "other": {**card, "to": to["kafka"]}}}]
+    faults = [f"restarts: {change}" for change in live if checksum({**base, **change}) != mark]
+    faults += [f"no restart: {change}" for change in new_pods if checksum({**base, **change}) == mark]
+    report("new pods for the first route to a transport", faults)
 
 
 def checksum(config):

@@ -144,7 +144,8 @@ class Process:
         until = time.monotonic() + DEADLINE
         while time.monotonic() < until and self.child.poll() is None:
             status, last = get(f"http://127.0.0.1:{port}/readyz")
-            if status == 200 and "degraded" not in last:
+            # The answer is of another process if this one has ended.
+            if status == 200 and "degraded" not in last and self.child.poll() is None:
                 return []
             time.sleep(0.1)
         return [f"not ready: {last}", *self.output().splitlines()[-10:]]
@@ -166,7 +167,7 @@ def get(url, data=None, headers=None):
     """Status and body; 0 where nothing answers."""
     request = urllib.request.Request(url, data=data, headers=headers or {})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

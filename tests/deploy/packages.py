@@ -25,6 +25,8 @@ def main():
 
 def containerfile():
     path = REPO / "Containerfile"
+    shared = re.findall(r"type=cache,target=(\S*target)", path.read_text())
+    report("Containerfile: no cache of compiled code, which could be that of another checkout", shared)
     hadolint = pathlib.Path(sys.executable).parent / "hadolint"
     result = call(hadolint, path)
     report("Containerfile: hadolint", [result.stdout + result.stderr] if result.returncode else [])
@@ -103,6 +105,9 @@ def compose():
             # Docker looks for a Dockerfile, and for this file of what it leaves out; podman reads the latter, too.
             context = folder / service["build"]["context"]
             faults += [f"{name}: no file {needed}" for needed in (service["build"]["dockerfile"], ".dockerignore") if not (context / needed).exists()]
+    # The drain takes 25 s, and closing the connections up to 10 s more.
+    grace = services["a2abus"].get("stop_grace_period")
+    faults += [f"a2abus: stop_grace_period is {grace}"] * (grace != "35s")
     variables = {"PATH": "/usr/bin:/bin"} | services["a2abus"].get("environment", {})
     order = services["topics"]["command"][:-2]
     result = call(PROGRAM, *order, "--help")

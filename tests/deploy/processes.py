@@ -45,7 +45,7 @@ def main():
         agents.kill()
         agents.wait()
         left = admin.list_topics(timeout=60).topics
-        for gone in admin.delete_topics([topic for topic in left if topic.startswith(UNIQUE)]).values():
+        for gone in admin.delete_topics([topic for topic in left if topic.startswith(f"{UNIQUE}.")]).values():
             gone.exception(60)
         asyncio.run(delete_streams())
 
@@ -55,7 +55,7 @@ async def delete_streams():
     connection = await nats.connect(NATS)
     streams = connection.jetstream()
     for stream in await streams.streams_info():
-        if stream.config.name.startswith(UNIQUE.upper()):
+        if stream.config.name.startswith(f"{UNIQUE}_".upper()):
             await streams.delete_stream(stream.config.name)
     await connection.close()
 
@@ -363,7 +363,7 @@ def laptop():
         with Process(root, [*ENTRYPOINT, "serve", "-c", "/a2abus.yaml"], variables) as bridge:
             faults = bridge.until_ready(ports["admin"])
             text = (REPO / "examples/compose/README.md").read_text()
-            body = re.search(r"--json '(.*)'$", text, re.M).group(1)
+            body = re.search(r"--json '([^']*)'", text).group(1)
             headers = {"content-type": "application/json"}
             _, answer = get(f"http://127.0.0.1:{ports['http']}/rpc/laptop", body.encode(), headers)
             is_shown = answer.strip() in text

@@ -74,9 +74,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toJson $config }}
 {{- end }}
 
-{{/* The YAML with `yes`, `no`, `on`, `off`, `y` and `n` tagged as strings: the bridge reads them as strings, Helm as Booleans. */}}
+{{/*
+The YAML with `yes`, `no`, `on`, `off`, `y` and `n` tagged as strings: the bridge reads them as strings, Helm as Booleans.
+Those that the file itself has tagged keep their tag, because YAML permits only one.
+*/}}
 {{- define "a2abus.yesNoAsStrings" -}}
-{{- regexReplaceAll "(?im)(^|[\\s\\[{,])(y|n|yes|no|on|off)([\\s\\]},]|$)" . "${1}!!str ${2}${3}" }}
+{{- $tagged := regexReplaceAll "(?im)(^|[\\s\\[{,])(y|n|yes|no|on|off)([\\s\\]},]|$)" . "${1}!!str ${2}${3}" }}
+{{- regexReplaceAll "(!\\S+[ \\t]+)!!str " $tagged "${1}" }}
 {{- end }}
 
 {{/*
@@ -115,7 +119,15 @@ refuse (files/keys.json lists the keys of each section), and leaves out keys wit
 
 {{/* The part of the configuration that a running bridge does not reload: a change of it needs a restart. */}}
 {{- define "a2abus.staticConfig" -}}
-{{- $config := omit (include "a2abus.config" . | fromJson) "routes" "default_route" "limits" }}
+{{- $all := include "a2abus.config" . | fromJson }}
+{{- $config := omit $all "routes" "default_route" "limits" }}
+{{- /* A bridge opens its answer readers at the start only, so the first route to a transport needs a restart. */}}
+{{- $destinations := $all.default_route | default list }}
+{{- range $all.routes }}{{ $destinations = concat $destinations (.to | default list) }}{{ end }}
+{{- range $all.agents }}{{ $destinations = append $destinations (.to | default dict) }}{{ end }}
+{{- $transports := list }}
+{{- range $destinations }}{{ $transports = append $transports (.transport | default "" | toString) }}{{ end }}
+{{- $config = set $config "routed_transports" (compact $transports | uniq | sortAlpha) }}
 {{- if or $config.agents (dig "registry" "enabled" false $config) }}
 {{- $attached := dict }}
 {{- range $name, $agent := $config.agents }}{{ if $agent.attach }}{{ $_ := set $attached $name (pick $agent "attach" "to") }}{{ end }}{{ end }}
@@ -180,16 +192,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/*
-The termination grace period in seconds: time for preStop and the drain, and a margin. In sidecar mode the margin is 30 s,
-because the agent stops first and expects the default grace period of Kubernetes.
+The termination grace period in seconds: time for preStop and the drain, and a margin. The bridge needs up to 10 s of it to
+close its connections. In sidecar mode the margin is 30 s, because the agent stops first and expects the default grace
+period of Kubernetes.
 */}}
 {{- define "a2abus.gracePeriod" -}}
 {{- $drain := dig "http" "drain_grace" "25s" (include "a2abus.config" . | fromJson) | toString }}
 {{- $minimum := add (int .Values.preStopSeconds) (include "a2abus.durationSeconds" $drain | int) }}
 {{- $given := .Values.terminationGracePeriodSeconds }}
 {{- if kindIs "invalid" $given }}{{ add $minimum (eq .Values.mode "sidecar" | ternary 30 10) }}
-{{- else if le (int $given) (int $minimum) }}{{ fail (printf "`terminationGracePeriodSeconds` is %d, but preStopSeconds and `http.drain_grace` (%s) take %d s: the drain would be cut off" (int $given) $drain (int $minimum)) }}
-{{- else }}{{ $given }}
+{{- else if lt (int $given) (add $minimum 10 | int) }}{{ fail (printf "`terminationGracePeriodSeconds` is %d, but preStopSeconds and `http.drain_grace` (%s) take %d s, and closing the connections up to 10 s more: set at least %d" (int $given) $drain (int $minimum) (add $minimum 10)) }}
+{{- else }}{{ int $given }}
 {{- end }}
 {{- end }}
 

@@ -31,28 +31,51 @@
 {{- end }}
 {{- end }}
 
-{{/* Fails on secrets in the configuration: they would be readable in the ConfigMap and in the Helm release. */}}
+{{/*
+Fails on secrets in the configuration: they would be readable in the ConfigMap and in the Helm release. These are the keys that
+take {file: ...} or {env: ...}, the usual headers with credentials, Kafka properties whose names say that they hold a secret,
+and logins in addresses of NATS servers. It does not know which variables of `attach.env` and which other headers are secret.
+*/}}
 {{- define "a2abus.checkSecrets" -}}
 {{- $keys := dict "sasl" (list "password") "auth" (list "password" "token" "nkey") "tls" (list "key_password") }}
+{{- /* The values of all secrets, by their paths. */}}
+{{- $values := dict }}
 {{- range $name, $transport := .transports }}
 {{- range $section, $secrets := $keys }}
 {{- $given := dig $section dict ($transport | default dict) }}
 {{- range $secrets }}
-{{- if and (kindIs "map" $given) (hasKey $given .) }}{{ if not (kindIs "map" (get $given .)) }}{{ fail (printf "`transports.%s.%s.%s` of the configuration is a secret in plain text: name an existing Secret in `secrets`, and write {file: /run/secrets/NAME/KEY}" $name $section .) }}{{ end }}{{ end }}
+{{- if and (kindIs "map" $given) (hasKey $given .) }}{{ $_ := set $values (printf "transports.%s.%s.%s" $name $section .) (get $given .) }}{{ end }}
 {{- end }}
 {{- end }}
-{{- $servers := dig "servers" list ($transport | default dict) }}
-{{- if kindIs "slice" $servers }}
-{{- range $servers }}
-{{- if regexMatch "^[a-z+]+://[^/]*:[^/]*@" (toString .) }}{{ fail (printf "`transports.%s.servers` has a password in plain text: move it to `auth`, as {file: ...} or {env: ...}" $name) }}{{ end }}
+{{- $properties := dig "properties" dict ($transport | default dict) }}
+{{- range $property, $_ := kindIs "map" $properties | ternary $properties dict }}
+{{- if regexMatch "credential|jaas|key\\.pem|passphrase|password|secret|token|^ssl_key$" (lower $property) }}{{ fail (printf "`transports.%s.properties.%s` of the configuration is a secret in plain text: use `sasl` and `tls`, which take secrets as {file: ...} or {env: ...}" $name $property) }}{{ end }}
 {{- end }}
+{{- range include "a2abus.jsonList" (dig "servers" list ($transport | default dict)) | fromJsonArray }}
+{{- if contains "@" (toString .) }}{{ fail (printf "`transports.%s.servers` has a login in plain text: move it to `auth`, as {file: ...} or {env: ...}" $name) }}{{ end }}
 {{- end }}
 {{- end }}
 {{- range $name, $agent := .agents }}
 {{- range $header, $value := dig "attach" "headers" dict ($agent | default dict) }}
-{{- if and (has (lower $header) (list "authorization" "proxy-authorization" "cookie" "x-api-key")) (not (kindIs "map" $value)) }}{{ fail (printf "`agents.%s.attach.headers.%s` of the configuration is a secret in plain text: name an existing Secret in `secrets`, and write {file: /run/secrets/NAME/KEY}" $name $header) }}{{ end }}
+{{- if has (lower $header) (list "authorization" "proxy-authorization" "cookie" "x-api-key") }}{{ $_ := set $values (printf "agents.%s.attach.headers.%s" $name $header) $value }}{{ end }}
 {{- end }}
 {{- end }}
+{{- range $index, $agent := dig "workflows" "agents" list . }}
+{{- include "a2abus.addKeys" (dict "values" $values "path" (printf "workflows.agents[%d].keys" $index) "keys" (get $agent "keys")) }}
+{{- end }}
+{{- range $index, $credential := dig "workflows" "credentials" list . }}
+{{- if hasKey $credential "value" }}{{ $_ := set $values (printf "workflows.credentials[%d].value" $index) $credential.value }}{{ end }}
+{{- end }}
+{{- include "a2abus.addKeys" (dict "values" $values "path" "a2a.push_notifications.keys" "keys" (dig "a2a" "push_notifications" "keys" list .)) }}
+{{- range $path, $value := $values }}
+{{- if not (kindIs "map" $value) }}{{ fail (printf "`%s` of the configuration is a secret in plain text: name an existing Secret in `secrets`, and write {file: /run/secrets/NAME/KEY}" $path) }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Adds the keys of a list to `values`, by their paths. */}}
+{{- define "a2abus.addKeys" -}}
+{{- $list := kindIs "slice" .keys | ternary .keys (compact (list .keys)) }}
+{{- range $index, $key := $list }}{{ $_ := set $.values (printf "%s[%d]" $.path $index) $key }}{{ end }}
 {{- end }}
 
 {{/* Fails on a tag or digest in `image.repository`. */}}

@@ -31,7 +31,7 @@ async def called(http, url):
 
 
 async def main(url, binding):
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         assert card.protocol_version == "0.3.0" and card.skills[0].id == "forecast", card
 

@@ -10,7 +10,7 @@ from a2a.types import DataPart, Message, Part, Role
 
 
 async def main(url, binding, tool, arguments, expected):
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         skill = next(skill for skill in card.skills if skill.name == tool or skill.id == tool)
         parts = [Part(root=DataPart(data=json.loads(arguments)))]

@@ -12,7 +12,7 @@ from google.protobuf.json_format import ParseDict
 
 
 async def main(url, binding, tool, arguments, expected):
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=120) as http:
         card = await A2ACardResolver(http, url).get_agent_card()
         skill = next(skill for skill in card.skills if skill.name == tool or skill.id == tool)
         message = ParseDict({"parts": [{"data": json.loads(arguments)}], "metadata": {"skillId": skill.id}}, Message())

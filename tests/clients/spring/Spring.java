@@ -128,7 +128,7 @@ public class Spring {
       var template =
           new ReplyingKafkaTemplate<String, String, String>(
               spring.producers(), new KafkaMessageListenerContainer<>(spring.consumers(), replies));
-      template.setDefaultReplyTimeout(Duration.ofSeconds(45));
+      template.setDefaultReplyTimeout(Duration.ofSeconds(120));
       template.afterPropertiesSet();
       template.start();
       System.out.println("ready");
