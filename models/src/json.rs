@@ -16,7 +16,9 @@ use indexmap::IndexMap;
 
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
-use a2abus_plugin::json::{BYTE_ORDER_MARK, Kind, LONE_SURROGATE, Reader, check_utf8, unescape};
+use a2abus_plugin::json::{
+    BYTE_ORDER_MARK, Kind, LONE_SURROGATE, Reader, check_utf8, unescape, unescape_lossy,
+};
 use a2abus_plugin::{DecodeError, DecodeErrorKind};
 
 pub use number::{Number, Rounding};
@@ -81,6 +83,22 @@ struct Members {
     depth: usize,
 }
 
+/// What becomes of a lone surrogate, which has no UTF-8 form.
+#[derive(Clone, Copy)]
+enum LoneSurrogates {
+    /// The text is refused.
+    Refused,
+    /// U+FFFD stands for it.
+    Replaced,
+}
+
+/// How numbers and escaped strings are read.
+#[derive(Clone, Copy)]
+struct Scalars {
+    number: fn(&str) -> Number,
+    string: fn(&[u8]) -> Option<String>,
+}
+
 /// Up to this many members, comparing names is faster than hashing.
 const MAX_UNHASHED: usize = 8;
 
@@ -96,7 +114,16 @@ impl Json {
     /// The fault of the text, with its byte offset: not UTF-8, not JSON (including a lone surrogate in a string), or
     /// over one of the limits.
     pub fn parse(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
-        Self::parse_with(text, limits, Number::read)
+        Self::parse_with(text, limits, Number::read, LoneSurrogates::Refused)
+    }
+
+    /// The same with U+FFFD in place of each lone surrogate. For records that pass through: JavaScript programs write
+    /// lone surrogates when they truncate text, and a reader that refuses them loses the whole record.
+    ///
+    /// # Errors
+    /// As [`Json::parse`], except for lone surrogates.
+    pub fn parse_lossy(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
+        Self::parse_with(text, limits, Number::read, LoneSurrogates::Replaced)
     }
 
     /// The same, with numbers in the canonical form of [`Json::by_value`].
@@ -104,18 +131,27 @@ impl Json {
     /// # Errors
     /// As [`Json::parse`].
     pub fn parse_by_value(text: &[u8], limits: &Limits) -> Result<Self, DecodeError> {
-        Self::parse_with(text, limits, Number::of_value)
+        Self::parse_with(text, limits, Number::of_value, LoneSurrogates::Refused)
     }
 
     fn parse_with(
         text: &[u8],
         limits: &Limits,
         number: fn(&str) -> Number,
+        lone_surrogates: LoneSurrogates,
     ) -> Result<Self, DecodeError> {
         limits.check_bytes(text)?;
         let text = check_utf8(text)?;
-        let mut reader = Reader::new(text.as_bytes(), limits).refusing_lone_surrogates();
-        let value = read(&mut reader, text, number)?;
+        let reader = Reader::new(text.as_bytes(), limits);
+        let mut reader = match lone_surrogates {
+            LoneSurrogates::Refused => reader.refusing_lone_surrogates(),
+            LoneSurrogates::Replaced => reader.replacing_lone_surrogates(),
+        };
+        let string: fn(&[u8]) -> Option<String> = match lone_surrogates {
+            LoneSurrogates::Refused => unescape,
+            LoneSurrogates::Replaced => unescape_lossy,
+        };
+        let value = read(&mut reader, text, Scalars { number, string })?;
         reader.skip_white_space();
         match reader.peek() {
             None => Ok(value),
@@ -319,17 +355,13 @@ impl Json {
     }
 }
 
-fn read(
-    reader: &mut Reader<'_>,
-    text: &str,
-    number: fn(&str) -> Number,
-) -> Result<Json, DecodeError> {
+fn read(reader: &mut Reader<'_>, text: &str, scalars: Scalars) -> Result<Json, DecodeError> {
     match reader.kind()? {
         Kind::Object => {
             let mut members = Members::default();
             reader.object(|reader, name| {
                 let name = Text::from_utf8(name).unwrap_or_default();
-                let value = read(reader, text, number)?;
+                let value = read(reader, text, scalars)?;
                 if members.insert(name.clone(), value).is_some() {
                     members.repeated.push(name);
                 }
@@ -340,7 +372,7 @@ fn read(
         Kind::Array => {
             let mut elements = Elements::default();
             reader.array(|reader| {
-                elements.push(read(reader, text, number)?);
+                elements.push(read(reader, text, scalars)?);
                 Ok(())
             })?;
             Ok(Json::Array(Array(Arc::new(elements))))
@@ -351,7 +383,7 @@ fn read(
             if !span.is_escaped() {
                 return Ok(raw.into());
             }
-            let unescaped = unescape(raw.as_bytes()).ok_or_else(|| {
+            let unescaped = (scalars.string)(raw.as_bytes()).ok_or_else(|| {
                 DecodeError::new(DecodeErrorKind::NotJson, span.start(), LONE_SURROGATE)
             })?;
             Ok(unescaped.into())
@@ -359,7 +391,7 @@ fn read(
         Kind::Number => {
             let span = reader.value()?;
             let digits = text.get(span.range()).unwrap_or_default();
-            Ok(number(digits).into())
+            Ok((scalars.number)(digits).into())
         }
         Kind::Boolean => {
             let span = reader.value()?;
@@ -743,6 +775,17 @@ mod tests {
     }
 
     #[test]
+    fn lone_surrogates_are_replaced_on_request() {
+        let text = r#"{"\ud800":["ok \ud83d","\ud83d\ude00",1.50]}"#;
+        let read = Json::parse_lossy(text.as_bytes(), &Limits::default()).unwrap();
+        let expected = "{\"\u{fffd}\":[\"ok \u{fffd}\",\"😀\",1.50]}";
+        assert_eq!(read.to_string(), expected);
+        for bad in ["{} {}", "", r#""\ud8""#] {
+            assert!(Json::parse_lossy(bad.as_bytes(), &Limits::default()).is_err());
+        }
+    }
+
+    #[test]
     fn a_value_fits_in_three_machine_words() {
         assert_eq!(size_of::<Json>(), 24);
     }
@@ -756,11 +799,16 @@ mod tests {
             ("1", "true", false),
             ("1", "\"1\"", false),
             ("0", "null", false),
+            ("10000000000000000", "1e16", true),
+            ("-9007199254740992", "-9007199254740992.0", true),
             ("12345678901234567890", "12345678901234567890.0", true),
             ("12345678901234567890", "12345678901234567891", false),
             ("9007199254740993", "9007199254740992.0", false),
             ("1e400", "10e399", true),
             ("1e400", "1e401", false),
+            ("1e9223372036854775807", "1E+9223372036854775807", true),
+            ("1.0e-400", "10e-401", true),
+            ("0.10000000000000000001", "1.0000000000000000001e-1", true),
             ("0.1", "1e-1", true),
             ("0.1", "0.1000000000000000055511151231257827", false),
             (r#"{"a":1,"b":[2]}"#, r#"{"b":[2.0],"a":1}"#, true),
@@ -774,7 +822,14 @@ mod tests {
                 !equal || a.hash_in(&state) == b.hash_in(&state),
                 "{a} and {b}"
             );
+            assert_eq!(canonical(&a) == canonical(&b), equal, "{a} and {b}");
         }
+    }
+
+    fn canonical(value: &Json) -> String {
+        let mut out = String::new();
+        value.write_canonical(&mut out).unwrap();
+        out
     }
 
     #[test]
@@ -818,16 +873,23 @@ mod tests {
 
     #[test]
     fn canonical_text_is_one_for_equal_values() {
-        let canonical = |text: &str| {
-            let mut out = String::new();
-            parse(text).unwrap().write_canonical(&mut out).unwrap();
-            out
-        };
+        let canonical = |text: &str| canonical(&parse(text).unwrap());
         let (a, b) = (
             r#"{"b":[1.0,"é"],"a":1e2}"#,
             r#"{"a":100,"b":[1,"\u00e9"]}"#,
         );
         assert_eq!(canonical(a), r#"{"a":100,"b":[1,"é"]}"#);
         assert_eq!(canonical(a), canonical(b));
+        for (text, expected) in [
+            ("1e16", "10000000000000000"),
+            ("-12345678901234567890.0", "-12345678901234567890"),
+            ("1e40", "10000000000000000000000000000000000000000"),
+            ("1e41", "1e41"),
+            ("10e399", "1e400"),
+            ("1.50", "1.5"),
+            ("-0.0", "0"),
+        ] {
+            assert_eq!(canonical(text), expected);
+        }
     }
 }

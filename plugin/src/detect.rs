@@ -14,7 +14,7 @@ use crate::hint::Hint;
 use crate::json::Kind;
 use crate::protocol::Family;
 pub(crate) use e2a::Shape;
-pub use e2a::e2a_class;
+pub use e2a::{e2a_class, is_e2a_version_1};
 pub(crate) use facts::Facts;
 pub(crate) use member::MemberPath;
 

@@ -8,15 +8,21 @@ use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
 use crate::json::scan::plain_end;
 use crate::json::{BYTE_ORDER_MARK, Kind, Reader, Span, is_one_json_value, unescape};
-use crate::limits::Limits;
+use crate::limits::{Limits, MAX_DOCUMENT_BYTES};
 use crate::text::Text;
 
 /// Reads one event in the JSON format. JSON data share the bytes of the event; only text and Base64 data are decoded.
 ///
 /// # Errors
-/// `MalformedEvent` for anything that is not a JSON object in UTF-8, `TooDeep`, `DuplicateAttribute`,
-/// `MissingAttribute`, `UnsupportedSpecversion`, `InvalidAttributeName`, `InvalidAttributeValue`, `MalformedData`.
+/// `MalformedEvent` for anything that is not a JSON object in UTF-8, and for an event with 1 GiB or more, or with
+/// more than `max_members` or 256 attributes; `TooDeep`, `DuplicateAttribute`, `MissingAttribute`,
+/// `UnsupportedSpecversion`, `InvalidAttributeName`, `InvalidAttributeValue`, `MalformedData`. The `max_bytes` of the
+/// limits are for the data, which [`decode`](crate::decode) checks.
 pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
+    // The reader would not see what follows.
+    if bytes.len() > MAX_DOCUMENT_BYTES {
+        return Err(malformed("the event has 1 GiB or more"));
+    }
     if simdutf8::basic::from_utf8(bytes).is_err() {
         return Err(malformed("the event is not UTF-8"));
     }
@@ -313,6 +319,14 @@ mod tests {
         let mut out = Vec::new();
         write(&event, &mut out);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn events_that_the_reader_would_cut_are_refused() {
+        let event = Bytes::from(vec![0u8; MAX_DOCUMENT_BYTES + 1]);
+        let error = read(&event, &Limits::default()).unwrap_err();
+        assert_eq!(error.kind(), EventErrorKind::MalformedEvent);
+        assert!(error.to_string().contains("1 GiB"), "{error}");
     }
 
     #[test]

@@ -51,6 +51,12 @@ impl Hint {
         self.dialect
     }
 
+    /// Whether members that only an E2A server may set are accepted. Source: docs/protocols/e2a.md §S3.
+    #[must_use]
+    pub fn trusts_e2a(&self) -> bool {
+        self.e2a_trusted || self.family == Some(Family::E2a)
+    }
+
     /// Records a header that came with the payload: content type, A2A version headers, `collaborationid`. Other headers
     /// are ignored. Source: docs/protocols/detection.md §1, docs/protocols/a2a.md §6, docs/protocols/a2e-workflows.md
     /// §11.

@@ -133,7 +133,6 @@ pub fn range_of(document: &[u8], part: &str) -> Range<usize> {
     if end <= document.len() {
         return start..end;
     }
-    debug_assert!(false, "the part is borrowed from the document");
     let outside = document.len() + 1;
     outside..outside
 }
@@ -148,7 +147,18 @@ pub struct Reader<'a> {
     depth: u32,
     max_depth: u32,
     members_left: u32,
-    refuse_lone_surrogates: bool,
+    lone_surrogates: LoneSurrogates,
+}
+
+/// What becomes of a member name with a lone surrogate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LoneSurrogates {
+    /// The name stays as it is written.
+    Raw,
+    /// It is refused.
+    Refused,
+    /// U+FFFD stands for the surrogate.
+    Replaced,
 }
 
 /// The message for `\ud800` and similar escapes.
@@ -169,9 +179,11 @@ const BROKEN_NUMBER: &str = "a broken number";
 // === impl Reader ===
 
 impl<'a> Reader<'a> {
-    /// A reader at the start of the document.
+    /// A reader at the start of the document. It reads no more than 1 GiB, as if the document ended there:
+    /// [`Limits::check_bytes`] refuses larger ones.
     #[must_use]
     pub fn new(bytes: &'a [u8], limits: &Limits) -> Self {
+        let bytes = bytes.get(..MAX_DOCUMENT_BYTES).unwrap_or(bytes);
         Self {
             document: bytes,
             bytes,
@@ -179,14 +191,21 @@ impl<'a> Reader<'a> {
             depth: 0,
             max_depth: limits.max_depth.min(DEPTH_CEILING),
             members_left: limits.max_members,
-            refuse_lone_surrogates: false,
+            lone_surrogates: LoneSurrogates::Raw,
         }
     }
 
-    /// Refuses member names without a UTF-8 form, which are otherwise skipped.
+    /// Refuses member names with a lone surrogate.
     #[must_use]
     pub fn refusing_lone_surrogates(mut self) -> Self {
-        self.refuse_lone_surrogates = true;
+        self.lone_surrogates = LoneSurrogates::Refused;
+        self
+    }
+
+    /// Passes member names with U+FFFD in place of each lone surrogate.
+    #[must_use]
+    pub fn replacing_lone_surrogates(mut self) -> Self {
+        self.lone_surrogates = LoneSurrogates::Replaced;
         self
     }
 
@@ -245,7 +264,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads an object; `member` gets each name, unescaped, and must consume the value.
+    /// Reads an object; `member` gets each name, unescaped, and must consume the value. A name with a lone surrogate is
+    /// passed as it is written, unless the reader refuses or replaces those.
     ///
     /// # Errors
     /// Errors of `member`; `NotJson`, `TooDeep` or `TooLarge`.
@@ -277,9 +297,13 @@ impl<'a> Reader<'a> {
 
     #[cold]
     fn unescaped_name<'n>(&self, raw: &'n [u8], at: usize) -> Result<Cow<'n, [u8]>, DecodeError> {
-        match unescape(raw) {
+        let name = match self.lone_surrogates {
+            LoneSurrogates::Raw | LoneSurrogates::Refused => unescape(raw),
+            LoneSurrogates::Replaced => unescape_lossy(raw),
+        };
+        match name {
             Some(name) => Ok(Cow::Owned(name.into_bytes())),
-            None if self.refuse_lone_surrogates => Err(DecodeError::new(
+            None if self.lone_surrogates == LoneSurrogates::Refused => Err(DecodeError::new(
                 DecodeErrorKind::NotJson,
                 at,
                 LONE_SURROGATE,
@@ -727,6 +751,17 @@ fn literal_end(bytes: &[u8], at: usize) -> Result<usize, DecodeError> {
 /// The token must have been read by [`Reader`]: escapes are known to be complete.
 #[must_use]
 pub fn unescape(raw: &[u8]) -> Option<String> {
+    unescape_with(raw, None)
+}
+
+/// The same with U+FFFD in place of each lone surrogate; `None` only for a token that was not read.
+#[must_use]
+pub fn unescape_lossy(raw: &[u8]) -> Option<String> {
+    unescape_with(raw, Some(char::REPLACEMENT_CHARACTER))
+}
+
+/// `lone` stands for each lone surrogate.
+fn unescape_with(raw: &[u8], lone: Option<char>) -> Option<String> {
     let mut out = Vec::with_capacity(raw.len());
     let mut rest = raw;
     while let Some(at) = rest.iter().position(|b| *b == b'\\') {
@@ -740,7 +775,7 @@ pub fn unescape(raw: &[u8]) -> Option<String> {
             b'r' => '\r',
             b't' => '\t',
             b'u' => {
-                let (c, used) = unicode_escape(rest)?;
+                let (c, used) = unicode_escape(rest, lone)?;
                 rest = rest.get(used..)?;
                 c
             }
@@ -752,24 +787,24 @@ pub fn unescape(raw: &[u8]) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The character for the four digits after `\u`, with its low surrogate if needed, and the number of bytes used.
-fn unicode_escape(rest: &[u8]) -> Option<(char, usize)> {
+/// The character for the four digits after `\u`, with its low surrogate if needed, and the number of bytes used. `lone`
+/// stands for a lone surrogate.
+fn unicode_escape(rest: &[u8], lone: Option<char>) -> Option<(char, usize)> {
     let unit = |at: usize| -> Option<u32> {
         let digits = std::str::from_utf8(rest.get(at..at + 4)?).ok()?;
         u32::from_str_radix(digits, 16).ok()
     };
     let high = unit(0)?;
     if !(0xd800..0xdc00).contains(&high) {
-        return char::from_u32(high).map(|c| (c, 4));
+        return char::from_u32(high).or(lone).map(|c| (c, 4));
     }
-    if rest.get(4..6)? != b"\\u" {
-        return None;
+    let next = rest.get(4..).filter(|next| next.starts_with(b"\\u"));
+    match next.and_then(|_| unit(6)) {
+        Some(low) if (0xdc00..0xe000).contains(&low) => {
+            char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)).map(|c| (c, 10))
+        }
+        _ => lone.map(|c| (c, 4)),
     }
-    let low = unit(6)?;
-    if !(0xdc00..0xe000).contains(&low) {
-        return None;
-    }
-    char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)).map(|c| (c, 10))
 }
 
 /// U+FEFF, which some writers put before JSON. Source: docs/protocols/detection.md §1.

@@ -81,7 +81,7 @@ pub mod time;
 
 pub use attribute::{EventId, Source, Time, TypePrefix};
 pub use decode::{IntoIter, Refused, RefusedSender, Unit, Units, decode};
-pub use detect::{Detection, e2a_class};
+pub use detect::{Detection, e2a_class, is_e2a_version_1};
 pub use error::{DecodeError, DecodeErrorKind, EventError, EventErrorKind};
 pub use event::{Data, Event, Value};
 pub use hint::Hint;

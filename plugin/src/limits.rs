@@ -2,8 +2,9 @@
 
 use crate::error::{DecodeError, DecodeErrorKind};
 
-/// Limits on one payload: take the default, and change what you need. Decoding stops at the first exceeded limit; time
-/// and memory are linear in the bytes read.
+/// Limits on one payload: take the default, and change what you need. A payload that exceeds a limit is refused. In a
+/// payload of lines, a line with too many members or levels is refused, and the other lines are still read. Time and
+/// memory are linear in the bytes read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -11,7 +12,8 @@ pub struct Limits {
     pub max_bytes: usize,
     /// Deepest nesting of objects and arrays, at most 128 (default 128).
     pub max_depth: u32,
-    /// Maximum number of object members and array elements in the whole payload (default 200,000).
+    /// Maximum number of object members and array elements in the payload (default 200,000). Those of an object or
+    /// array that exceeds a limit do not always count.
     pub max_members: u32,
     /// Maximum number of elements of a batch or lines of a document (default 1,000).
     pub max_units: usize,

@@ -10,12 +10,12 @@ use bytes::Bytes;
 
 use crate::attribute::{EventId, Source, Time, TypePrefix};
 use crate::decode::{Unit, Units, decode_into};
-use crate::detect::{Detection, MemberPath};
+use crate::detect::Detection;
 use crate::event::{Attributes, Data, Event};
 use crate::hint::Hint;
 use crate::limits::Limits;
 use crate::protocol::jsonrpc::{Id, JsonRpc};
-use crate::protocol::{DEFAULT_TYPE_PREFIX, Draft, Family, Form, Kind, dialect, kind_of_event};
+use crate::protocol::{DEFAULT_TYPE_PREFIX, Draft, Form, Kind, dialect, kind_of_event};
 use crate::text::Text;
 
 /// Options of the mapping: take the default, and change what you need.
@@ -165,11 +165,7 @@ impl Mapped {
         Self {
             index,
             bytes,
-            detection: Detection {
-                family: Family::CloudEvent,
-                rule: 1,
-                member: MemberPath::Specversion.name(),
-            },
+            detection: Detection::EVENT,
             kind: kind_of_event(&event),
             json_rpc: None,
             event,

@@ -326,7 +326,8 @@ pub(crate) fn is_collaboration_id(text: &str) -> bool {
 
 /// Whether the text is a valid id of an operation or an execution: 1 to 100 of `A-Z a-z 0-9 _ -`.
 /// Source: docs/protocols/a2e-workflows.md §1.
-pub(crate) fn is_operation_id(text: &str) -> bool {
+#[must_use]
+pub fn is_operation_id(text: &str) -> bool {
     (1..=100).contains(&text.len())
         && text
             .bytes()

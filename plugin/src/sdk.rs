@@ -13,8 +13,9 @@ use crate::format::is_json;
 use crate::json::{BYTE_ORDER_MARK, is_one_json_value};
 use crate::text::Text;
 
-/// Lossless: anything that the SDK cannot represent is an error. Data become the SDK's `Binary`, so their bytes
-/// stay unchanged. JSON data without a `datacontenttype` get `application/json`, which they have implicitly.
+/// Anything that the SDK cannot represent is an error. `time` becomes the same instant in UTC, because the SDK has no
+/// offsets. Data become the SDK's `Binary`, so their bytes stay unchanged. JSON data without a `datacontenttype` get
+/// `application/json`, which they have implicitly.
 impl TryFrom<&Event> for cloudevents::Event {
     type Error = EventError;
 

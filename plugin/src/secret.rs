@@ -38,16 +38,36 @@ pub fn redact_secrets(payload: &Bytes) -> Bytes {
     redacted(payload).map_or_else(|| payload.clone(), Bytes::from)
 }
 
-/// A part of the payload that contains a secret, and its replacement.
-type Secret = (Range<usize>, Cow<'static, [u8]>);
+/// A part of the payload, and what it is.
+type Finding = (Range<usize>, Content);
+
+/// What a part of the payload is.
+#[derive(Clone, Copy)]
+enum Content {
+    /// A secret.
+    Secret,
+    /// A string that is a payload, with its quotes.
+    Text,
+    /// The same, in Base64.
+    Base64,
+}
 
 /// The payload without its secrets; `None` if it has none.
 fn redacted(payload: &[u8]) -> Option<Vec<u8>> {
-    let mut secrets = Vec::new();
-    if read(payload, &mut secrets).is_err() {
-        secrets.clear();
-        scan(payload, &mut secrets);
+    let mut findings = Vec::new();
+    if read(payload, &mut findings).is_err() {
+        findings.clear();
+        scan(payload, &mut findings);
     }
+    // Strings are decoded only here, after the whole payload has been read, so that each is decoded once. Decoding them
+    // twice on each level of nested payloads would take exponential time.
+    let secrets: Vec<_> = findings
+        .into_iter()
+        .filter_map(|(place, content)| {
+            let token = payload.get(place.clone()).unwrap_or_default();
+            content.redacted(token).map(|text| (place, text))
+        })
+        .collect();
     if secrets.is_empty() {
         return None;
     }
@@ -63,37 +83,40 @@ fn redacted(payload: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Finds the secrets of a payload that consists of whole JSON values, in order.
-fn read(payload: &[u8], secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
+fn read(payload: &[u8], findings: &mut Vec<Finding>) -> Result<(), DecodeError> {
     let limits = Limits {
+        max_bytes: usize::MAX,
         max_members: u32::MAX,
         ..Limits::default()
     };
+    // The reader stops at the largest document that it can read.
+    limits.check_bytes(payload)?;
     let mut reader = Reader::new(payload, &limits);
     if payload.starts_with(crate::json::BYTE_ORDER_MARK) {
         reader.seek(crate::json::BYTE_ORDER_MARK.len());
     }
     reader.skip_white_space();
     while reader.peek().is_some() {
-        messages(&mut reader, secrets)?;
+        messages(&mut reader, findings)?;
         reader.skip_white_space();
     }
     Ok(())
 }
 
 /// A message, or a batch of them.
-fn messages(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
+fn messages(reader: &mut Reader<'_>, findings: &mut Vec<Finding>) -> Result<(), DecodeError> {
     match reader.kind()? {
-        Kind::Object => message(reader, secrets),
-        Kind::Array => reader.array(|reader| messages(reader, secrets)).map(drop),
+        Kind::Object => message(reader, findings),
+        Kind::Array => reader.array(|reader| messages(reader, findings)).map(drop),
         _ => reader.value().map(drop),
     }
 }
 
 /// A message, or an event whose data are a payload.
-fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
+fn message(reader: &mut Reader<'_>, findings: &mut Vec<Finding>) -> Result<(), DecodeError> {
     let mut of_data = Vec::new();
     let mut is_event = false;
-    let before = secrets.len();
+    let before = findings.len();
     reader.object(|reader, name| match name {
         b"specversion" => {
             is_event = true;
@@ -101,60 +124,71 @@ fn message(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), Dec
         }
         b"data" | b"data_base64" if reader.kind()? == Kind::String => {
             let span = reader.value()?;
-            of_data.extend(
-                text(name, reader.token(span)).map(|redacted_text| (span.range(), redacted_text)),
-            );
+            of_data.push((span.range(), Content::of_data(name)));
             Ok(())
         }
         b"data" => messages(reader, &mut of_data),
-        name => member(reader, name, secrets),
+        name => member(reader, name, findings),
     })?;
     if is_event {
-        secrets.extend(of_data);
-        if let Some(own) = secrets.get_mut(before..) {
+        findings.extend(of_data);
+        if let Some(own) = findings.get_mut(before..) {
             own.sort_unstable_by_key(|(place, _)| place.start);
         }
     }
     Ok(())
 }
 
-/// The replacement for data that are a string, `token` including its quotes; `None` if it contains no secret. An
-/// unreadable string is redacted as a whole.
-fn text(name: &[u8], token: &[u8]) -> Option<Cow<'static, [u8]>> {
-    let unreadable = Some(Cow::Borrowed(REDACTED));
-    let inside = token.strip_prefix(b"\"").unwrap_or(token);
-    let inside = inside.strip_suffix(b"\"").unwrap_or(inside);
-    let Some(inside) = unescape(inside) else {
-        return unreadable;
-    };
-    let redacted_text = if name == b"data" {
-        String::from_utf8(redacted(inside.as_bytes())?).ok()
-    } else if let Ok(data) = BASE64.decode(&inside) {
-        Some(BASE64.encode(redacted(&data)?))
-    } else {
-        None
-    };
-    redacted_text
-        .and_then(|redacted_text| serde_json::to_vec(&redacted_text).ok())
-        .map_or(unreadable, |redacted_text| Some(Cow::Owned(redacted_text)))
+// === impl Content ===
+
+impl Content {
+    /// The content of the member `data` or `data_base64`, if it is a string.
+    fn of_data(name: &[u8]) -> Self {
+        if name == b"data" {
+            Self::Text
+        } else {
+            Self::Base64
+        }
+    }
+
+    /// The replacement for `token`; `None` if it contains no secret. An unreadable string is redacted as a whole.
+    fn redacted(self, token: &[u8]) -> Option<Cow<'static, [u8]>> {
+        let unreadable = Some(Cow::Borrowed(REDACTED));
+        let inside = token.strip_prefix(b"\"").unwrap_or(token);
+        let inside = inside.strip_suffix(b"\"").unwrap_or(inside);
+        let redacted_text = match self {
+            Self::Secret => None,
+            Self::Text => match unescape(inside) {
+                Some(text) => String::from_utf8(redacted(text.as_bytes())?).ok(),
+                None => None,
+            },
+            Self::Base64 => match unescape(inside).map(|text| BASE64.decode(text)) {
+                Some(Ok(data)) => Some(BASE64.encode(redacted(&data)?)),
+                Some(Err(_)) | None => None,
+            },
+        };
+        redacted_text
+            .and_then(|redacted_text| serde_json::to_vec(&redacted_text).ok())
+            .map_or(unreadable, |redacted_text| Some(Cow::Owned(redacted_text)))
+    }
 }
 
 /// A member of a message.
 fn member(
     reader: &mut Reader<'_>,
     name: &[u8],
-    secrets: &mut Vec<Secret>,
+    findings: &mut Vec<Finding>,
 ) -> Result<(), DecodeError> {
     match name {
-        b"auth_token" => secret(reader, secrets),
+        b"auth_token" => secret(reader, findings),
         b"auth" if reader.kind()? == Kind::Object => {
             reader.object(|reader, name| match name {
-                b"bearer_token" => secret(reader, secrets),
+                b"bearer_token" => secret(reader, findings),
                 b"extra_headers" if reader.kind()? == Kind::Object => {
-                    reader.object(|reader, _| secret(reader, secrets))?;
+                    reader.object(|reader, _| secret(reader, findings))?;
                     Ok(())
                 }
-                b"extra_headers" => secret(reader, secrets),
+                b"extra_headers" => secret(reader, findings),
                 _ => reader.value().map(drop),
             })?;
             Ok(())
@@ -164,18 +198,18 @@ fn member(
 }
 
 /// A value that is a secret, unless it is null or empty.
-fn secret(reader: &mut Reader<'_>, secrets: &mut Vec<Secret>) -> Result<(), DecodeError> {
+fn secret(reader: &mut Reader<'_>, findings: &mut Vec<Finding>) -> Result<(), DecodeError> {
     let span: Span = reader.value()?;
     let is_empty = span.kind() == Kind::Null || reader.token(span) == b"\"\"";
     if !is_empty {
-        secrets.push((span.range(), Cow::Borrowed(REDACTED)));
+        findings.push((span.range(), Content::Secret));
     }
     Ok(())
 }
 
 /// The same for bytes that are not JSON: redacts the value after the name of a secret, on a best-effort basis. One
 /// pass; strings also end at a line end, because no JSON string contains one.
-fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
+fn scan(payload: &[u8], findings: &mut Vec<Finding>) {
     let mut at = 0;
     // The depth inside the value of `extra_headers`, where every value is a secret.
     let mut headers: Option<usize> = None;
@@ -207,11 +241,10 @@ fn scan(payload: &[u8], secrets: &mut Vec<Secret>) {
         } else if is_headers || headers.is_some() || matches!(name, b"auth_token" | b"bearer_token")
         {
             at = value_end(payload, value);
-            secrets.push((value..at, Cow::Borrowed(REDACTED)));
+            findings.push((value..at, Content::Secret));
         } else if matches!(name, b"data" | b"data_base64") && payload.get(value) == Some(&b'"') {
             at = string_end(payload, value);
-            let token = payload.get(value..at).unwrap_or_default();
-            secrets.extend(text(name, token).map(|redacted_text| (value..at, redacted_text)));
+            findings.push((value..at, Content::of_data(name)));
         }
     }
 }
@@ -365,6 +398,11 @@ mod tests {
                 r#"{"data":"{\"auth_token\":\"***\"""#,
             ),
             ("\"data\":\"\\", "\"data\":\"***\""),
+            // {"data":"{\"auth_token\":\"a\"}x"}x, and the same with ***.
+            (
+                r#"{"data_base64":"eyJkYXRhIjoie1wiYXV0aF90b2tlblwiOlwiYVwifXgifXg="}x"#,
+                r#"{"data_base64":"eyJkYXRhIjoie1wiYXV0aF90b2tlblwiOlwiKioqXCJ9eCJ9eA=="}x"#,
+            ),
             ("\"auth_token\"", "\"auth_token\""),
         ] {
             check(payload, redacted);

@@ -16,6 +16,7 @@ use crate::json::without_byte_order_mark;
 use crate::json::{Json, Object};
 use a2abus_plugin::Limits;
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_message::is_version_1;
 use a2abus_plugin::{DecodeError, DecodeErrorKind};
 
 /// How lines are read.
@@ -245,17 +246,11 @@ fn check_version(parts: &Parts) -> Result<(), Refusal> {
         (None, Some(a2e)) => ("a2e", a2e),
         (None, None) => return Ok(()),
     };
-    if is_supported_version(version) {
+    if is_version_1(version) {
         return Ok(());
     }
     let message = "the major version is not 1";
     Err(Refusal::new(Reason::UnsupportedVersion, message).at(key))
-}
-
-fn is_supported_version(version: &str) -> bool {
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let mut parts = version.split('.');
-    parts.next() == Some("1") && parts.all(digits)
 }
 
 // === impl Refusal ===

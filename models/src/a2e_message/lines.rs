@@ -69,7 +69,7 @@ impl Splitter {
     /// Ends a line with these bytes; `None` for a blank one.
     fn end_line(&mut self, bytes: Bytes) -> Option<Line> {
         let line = if self.partial.is_empty() && !self.is_too_long {
-            self.is_too_long = bytes.len() > self.max_bytes;
+            self.is_too_long = bytes.len() > self.max_unended();
             bytes
         } else {
             self.keep(&bytes);
@@ -81,15 +81,46 @@ impl Splitter {
         }
         let text = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first);
         let text = text.unwrap_or(&line).trim_ascii();
+        if text.len() > self.max_bytes {
+            return Some(Line::TooLong);
+        }
         (!text.is_empty()).then(|| Line::Whole(line.slice_ref(text)))
     }
 
+    /// The maximum length up to the `\n`. A `\r` before it is part of the line end.
+    fn max_unended(&self) -> usize {
+        self.max_bytes.saturating_add(1)
+    }
+
     fn keep(&mut self, bytes: &[u8]) {
-        if self.is_too_long || self.partial.len() + bytes.len() > self.max_bytes {
+        if self.is_too_long || self.partial.len() + bytes.len() > self.max_unended() {
             self.is_too_long = true;
             self.partial = Vec::new();
         } else {
             self.partial.extend_from_slice(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_does_not_count_the_line_end() {
+        for pieces in [
+            &["1234\r\n12345\r\n12345\n1234"][..],
+            &["1234\r", "\n123", "45\r\n12345", "\n1234"],
+        ] {
+            let mut splitter = Splitter::new(4);
+            let mut lines = Vec::new();
+            for piece in pieces {
+                let mut piece = Bytes::from_static(piece.as_bytes());
+                lines.extend(std::iter::from_fn(|| splitter.next_line(&mut piece)));
+            }
+            lines.extend(splitter.finish());
+            let whole = || Line::Whole("1234".into());
+            assert_eq!(lines, [whole(), Line::TooLong, Line::TooLong, whole()]);
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::a2e_workflow::issue::{Code, Issue, Issues, quote_name};
 use crate::a2e_workflow::workflow::Dialect;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
-use a2abus_plugin::protocol::is_target;
+use a2abus_plugin::protocol::{is_operation_id, is_target};
 
 /// The content of a message.
 pub(super) enum Message {
@@ -119,7 +119,7 @@ impl Reader<'_> {
 
     fn execution_id(&mut self, object: &Object) -> Option<Text> {
         let id = self.required(object, "executionId", None)?;
-        match id.as_text().filter(|id| is_id(id)) {
+        match id.as_text().filter(|id| is_operation_id(id)) {
             Some(id) => Some(id.clone()),
             None => self.invalid("executionId: expected 1 to 100 of A-Z a-z 0-9 _ -", None),
         }
@@ -240,7 +240,7 @@ impl Reader<'_> {
         };
         let operation = self.required(object, "operation", id.as_ref()).cloned();
         let id = id?;
-        if !is_id(&id) {
+        if !is_operation_id(&id) {
             let message = format!("{id_name}: expected 1 to 100 of A-Z a-z 0-9 _ -");
             self.issue(Code::InvalidField, message, Some(&id));
         }
@@ -337,10 +337,4 @@ impl Reader<'_> {
         issue.operation_id = id.cloned();
         self.issues.push(issue);
     }
-}
-
-/// Whether the text may be the id of an operation or an execution. Source: docs/protocols/a2e-workflows.md §1.
-pub(super) fn is_id(text: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
-    (1..=100).contains(&text.len()) && text.bytes().all(allowed)
 }

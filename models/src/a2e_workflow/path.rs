@@ -123,8 +123,23 @@ impl Path {
     }
 
     /// Parses the longest path at the beginning of a text, and returns the rest.
-    pub(super) fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
-        let (storage, mut rest) = Self::root(text).ok_or(PathError::NoRoot)?;
+    fn parse_prefix(text: &str) -> Result<(Self, &str), PathError> {
+        let (storage, rest) = Self::root(text).ok_or(PathError::NoRoot)?;
+        Self::parse_steps(storage, rest)
+    }
+
+    /// The same for the text after the brace of a template, where `workflow/x` is read as `/workflow/x`; `None` if it is
+    /// not meant as a path.
+    pub(super) fn parse_in_braces(text: &str) -> Option<Result<(Self, &str), PathError>> {
+        let unslashed = text.strip_prefix(ROOT.trim_start_matches('/'));
+        let (storage, rest) = match unslashed.filter(|rest| rest.starts_with('/')) {
+            Some(rest) => (None, rest),
+            None => Self::root(text)?,
+        };
+        Some(Self::parse_steps(storage, rest))
+    }
+
+    fn parse_steps(storage: Option<Storage>, mut rest: &str) -> Result<(Self, &str), PathError> {
         let mut segments = Vec::new();
         push_segments(&mut segments, &mut rest)?;
         if storage.is_some() && matches!(segments.first(), Some(Segment::Index(_))) {

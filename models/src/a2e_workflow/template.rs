@@ -69,16 +69,13 @@ impl Template {
         let (mut plain, mut rest) = (String::new(), text);
         while let Some((before, after)) = rest.split_once('{') {
             plain.push_str(before);
-            let slashed = after.starts_with("workflow/").then(|| format!("/{after}"));
-            let reference = slashed.as_deref().unwrap_or(after);
-            if !Path::looks_like_path(reference) {
+            let Some(parsed) = Path::parse_in_braces(after) else {
                 plain.push('{');
                 rest = after;
                 continue;
-            }
-            let (path, end) = Path::parse_prefix(reference)?;
-            let end = end.strip_prefix('}').ok_or(PathError::BadEnd)?;
-            rest = after.get(after.len() - end.len()..).unwrap_or_default();
+            };
+            let (path, end) = parsed?;
+            rest = end.strip_prefix('}').ok_or(PathError::BadEnd)?;
             push_text(&mut parts, &mut plain);
             parts.push(Part::Value(path));
         }

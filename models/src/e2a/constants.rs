@@ -77,7 +77,7 @@ pub const WIRE_LEGACY_AGENT_CHUNK_KEY: &str = "_e2a_wire_legacy_agent_chunk";
 pub const WIRE_SERVER_PUSH_KEY: &str = "_jiuwenswarm_server_push";
 /// `metadata` key of the reason of a cancellation.
 pub const INTERNAL_CANCEL_SOURCE_KEY: &str = "_jiuwenswarm_cancel_source";
-/// The keys that are never passed to a channel, and never read from the `metadata` of a request.
+/// The keys that conversions never pass to a channel, and that are never read from the `metadata` of a request.
 pub const WIRE_INTERNAL_METADATA_KEYS: [&str; 4] = [
     WIRE_LEGACY_AGENT_RESPONSE_KEY,
     WIRE_LEGACY_AGENT_CHUNK_KEY,

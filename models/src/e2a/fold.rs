@@ -151,6 +151,12 @@ impl Fold {
         (!self.held.is_empty()).then_some(self.next)
     }
 
+    /// The size of the held records and of the collected parts, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.held_bytes + self.folded.bytes()
+    }
+
     /// Adds a record. Returns the results of this record and of those that waited for it. Source: docs/protocols/e2a.md
     /// §10.3.
     pub fn take(&mut self, record: E2aResponse) -> Vec<FoldStep> {

@@ -8,7 +8,7 @@ use crate::e2a::read::{Members, text_of};
 use crate::e2a::record::{Member, records, values};
 use crate::e2a::write::Writer;
 use crate::json::{Json, Number, Object};
-use a2abus_plugin::Text;
+use a2abus_plugin::{Hint, Text};
 
 /// Values that only the author of a message knows. Source: docs/protocols/e2a.md §8.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +28,17 @@ pub enum Trust {
     Untrusted,
     /// Our own gateway or agent server.
     Trusted,
+}
+
+impl From<&Hint> for Trust {
+    /// The trust that a binding declares.
+    fn from(hint: &Hint) -> Self {
+        if hint.trusts_e2a() {
+            Self::Trusted
+        } else {
+            Self::Untrusted
+        }
+    }
 }
 
 wire_enum! {

@@ -48,6 +48,8 @@ pub enum Reply {
 pub struct Folded {
     text: Bounded<String>,
     whole: Bounded<Json>,
+    /// The size of the whole answer, in bytes of JSON.
+    whole_bytes: usize,
     max_bytes: usize,
 }
 
@@ -97,8 +99,18 @@ impl Folded {
         Self {
             text: Bounded::Nothing,
             whole: Bounded::Nothing,
+            whole_bytes: 0,
             max_bytes,
         }
+    }
+
+    /// The size of the content, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let text = match &self.text {
+            Bounded::Value(text) => text.len(),
+            Bounded::Nothing | Bounded::TooLarge => 0,
+        };
+        text + self.whole_bytes
     }
 
     /// Adds the content of a part: text for the user, or the whole answer.
@@ -112,10 +124,11 @@ impl Folded {
         let word = |name| record.body.get(name).and_then(Json::as_str);
         let inner_event = delta.get("event_type").and_then(Json::as_str);
         if [word("event_type"), inner_event].contains(&Some(EVENT_CHAT_FINAL)) {
-            self.whole = if json_bytes(delta) > self.max_bytes {
-                Bounded::TooLarge
+            let bytes = json_bytes(delta);
+            (self.whole, self.whole_bytes) = if bytes > self.max_bytes {
+                (Bounded::TooLarge, 0)
             } else {
-                Bounded::Value(delta.clone())
+                (Bounded::Value(delta.clone()), bytes)
             };
         } else if let (Some(DELTA_TEXT), Some(text)) = (word("delta_kind"), delta.as_str()) {
             self.add_text(text);

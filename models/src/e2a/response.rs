@@ -10,7 +10,7 @@ use crate::e2a::read::{Members, non_empty, scalar_text};
 use crate::e2a::record::records;
 use crate::e2a::write::{Form, is_empty};
 use crate::json::{Json, Object};
-use a2abus_plugin::Text;
+use a2abus_plugin::{Text, is_e2a_version_1};
 
 records! {
     /// One record of an answer.
@@ -115,7 +115,7 @@ impl E2aResponse {
     }
 }
 
-/// Removes the internal keys of a trusted zone from the `metadata` of a record.
+/// Removes the internal keys from the `metadata` of a record.
 /// Source: docs/protocols/e2a.md §S3.
 pub fn strip_internal_keys(metadata: &mut Object) {
     for key in WIRE_INTERNAL_METADATA_KEYS {
@@ -130,18 +130,10 @@ pub fn strip_internal_keys(metadata: &mut Object) {
 ///
 /// Source: docs/protocols/e2a.md §10.1.
 pub fn check_version(message: &Object) -> Result<(), E2aError> {
-    let minor = match message.get("protocol_version") {
-        None | Some(Json::Null) => return Err(Kind::MissingVersion.into()),
-        Some(version) => version.as_str().and_then(|text| text.strip_prefix('1')),
-    };
-    let is_minor = |minor: &str| {
-        minor.strip_prefix('.').map_or(minor.is_empty(), |digits| {
-            !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-        })
-    };
-    match minor {
-        Some(minor) if is_minor(minor) => Ok(()),
-        _ => Err(Kind::UnsupportedVersion.into()),
+    match message.get("protocol_version") {
+        None | Some(Json::Null) => Err(Kind::MissingVersion.into()),
+        Some(version) if version.as_str().is_some_and(is_e2a_version_1) => Ok(()),
+        Some(_) => Err(Kind::UnsupportedVersion.into()),
     }
 }
 

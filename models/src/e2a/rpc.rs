@@ -10,22 +10,15 @@ use crate::e2a::parts::{E2aContext, IdentityOrigin};
 use crate::e2a::read::Members;
 use crate::json::{Json, Object};
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::is_streaming;
 
-/// Methods that send an A2A message, of both versions of A2A.
-const A2A_SEND_METHODS: [&str; 4] = [
+/// Methods that send an A2A message, of both versions of A2A and of EventMesh.
+const A2A_SEND_METHODS: [&str; 5] = [
     "message/send",
     "message/stream",
+    "message/sendStream",
     "SendMessage",
     "SendStreamingMessage",
-];
-
-/// Methods whose answer comes in parts.
-const STREAMING_METHODS: [&str; 5] = [
-    METHOD_SESSION_PROMPT,
-    "message/stream",
-    "SendStreamingMessage",
-    "tasks/resubscribe",
-    "SubscribeToTask",
 ];
 
 /// Converts a JSON-RPC request to an envelope with a new `request_id`, the current time, and the
@@ -43,7 +36,7 @@ pub fn envelope_from_jsonrpc_request(
     let jsonrpc_id = members.jsonrpc_id("id")?;
     let method = members.string("method")?.ok_or(Kind::MissingMethod)?;
     let params = members.optional_object("params")?.unwrap_or_default();
-    let is_stream = STREAMING_METHODS.contains(&method.as_str());
+    let is_stream = method == METHOD_SESSION_PROMPT || is_streaming(&method);
     let envelope = if A2A_SEND_METHODS.contains(&method.as_str()) {
         envelope_from_a2a_send_message(send_message(&params, channel)?, context)
     } else {

@@ -35,6 +35,12 @@ pub enum Rounding {
 /// The largest magnitude up to which a double represents every integer.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
+/// The largest exponent that counts, so that the number of digits can be added to it.
+const MAX_EXPONENT: i64 = i64::MAX / 2;
+
+/// The largest number of zeros at the end of a canonical whole number. An integer of 64 bits has fewer.
+const MAX_ZEROS: usize = 40;
+
 /// A decomposed decimal number: digits without leading and trailing zeros, and the decimal exponent of a point before
 /// the first digit.
 struct Decimal<'a> {
@@ -105,12 +111,19 @@ impl Number {
         }
     }
 
-    /// The same, with integral doubles as integers.
+    /// The same value in the canonical form, which is identical for equal numbers: a whole number is written with all
+    /// its digits, unless it ends in many zeros.
     pub(super) fn canonical(&self) -> Self {
         let number = self.by_value();
         match number.0 {
-            Form::Float(float) => Self::computed(float).unwrap_or(number),
-            Form::Integer(_) | Form::Digits(_) => number,
+            Form::Integer(_) => number,
+            Form::Float(float) if float.fract() != 0.0 || float.abs() < EXACT => {
+                Self::computed(float).unwrap_or(number)
+            }
+            Form::Float(_) | Form::Digits(_) => {
+                let text = number.decimal_text();
+                Self(Form::Digits(Arc::new(Decimal::read(&text).text().into())))
+            }
         }
     }
 
@@ -342,10 +355,11 @@ impl<'a> Decimal<'a> {
         };
         let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
         let exponent = exponent.parse().unwrap_or(if exponent.starts_with('-') {
-            i64::MIN / 2
+            -MAX_EXPONENT
         } else {
-            i64::MAX / 2
+            MAX_EXPONENT
         });
+        let exponent = exponent.clamp(-MAX_EXPONENT, MAX_EXPONENT);
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         let digits: Cow<'_, str> = if fraction.is_empty() {
             whole.into()
@@ -361,6 +375,18 @@ impl<'a> Decimal<'a> {
                 Cow::Borrowed(digits) => digits.trim_matches('0').into(),
                 Cow::Owned(digits) => digits.trim_matches('0').to_owned().into(),
             },
+        }
+    }
+
+    /// The digits and the zeros of an integer, unless there are many zeros; else the digits with an exponent.
+    fn text(&self) -> String {
+        let sign = if self.is_negative { "-" } else { "" };
+        let digits = &self.digits;
+        let length = i64::try_from(digits.len()).unwrap_or(i64::MAX / 4);
+        let exponent = self.exponent - length;
+        match usize::try_from(exponent) {
+            Ok(zeros) if zeros <= MAX_ZEROS => format!("{sign}{digits}{}", "0".repeat(zeros)),
+            _ => format!("{sign}{digits}e{exponent}"),
         }
     }
 

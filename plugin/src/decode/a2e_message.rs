@@ -5,7 +5,9 @@ use crate::detect::MemberPath;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
-use crate::protocol::a2e_message::{self, capability, is_event, is_link_local, operation};
+use crate::protocol::a2e_message::{
+    self, capability, is_event, is_link_local, is_version_1, operation,
+};
 use crate::protocol::{Draft, Kind, event_type};
 use crate::text::Text;
 use crate::time;
@@ -22,7 +24,7 @@ const MEMBERS: [MemberPath; 8] = [
     MemberPath::OwnTopic,
 ];
 
-/// The members that can name the object of a request; the first present one counts.
+/// The members that can name the object of a request: the first non-empty string becomes `a2eobject`.
 const OBJECTS: [MemberPath; 12] = [
     MemberPath::ToolName,
     MemberPath::Name,
@@ -173,11 +175,4 @@ fn event_name(ty: &Text, kind: Kind) -> Text {
         (Kind::Response, Some(operation)) => Text::from(format!("{operation}/resp")),
         _ => ty.clone(),
     }
-}
-
-/// `digits(.digits)*` with a major version of 1.
-fn is_version_1(version: &str) -> bool {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let mut parts = version.split('.');
-    parts.next() == Some("1") && parts.all(is_number)
 }

@@ -6,6 +6,7 @@ use crate::detect::{Detection, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::hint::Hint;
+use crate::json::Kind as JsonKind;
 use crate::protocol::{Draft, Family, Form, Kind, event_type, is_operation_id};
 use crate::text::Text;
 
@@ -73,9 +74,13 @@ impl Parser<'_> {
         Ok(of_workflow(draft))
     }
 
+    /// Without a `type`, the member that is an object decides, a definition first, as in detection.
     fn is_begin_line(&self) -> bool {
+        let is_object = |path| self.facts.is(path, JsonKind::Object);
         self.facts.equals(MemberPath::Type, "beginExecution")
-            || (!self.facts.has(MemberPath::Type) && self.facts.has(MemberPath::BeginExecution))
+            || (!self.facts.has(MemberPath::Type)
+                && is_object(MemberPath::BeginExecution)
+                && !is_object(MemberPath::OperationUpdate))
     }
 
     /// The id of the execution. The executor refuses an invalid one.

@@ -5,7 +5,7 @@ use crate::detect::{MemberPath, Shape};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::json::Kind as JsonKind;
-use crate::protocol::{Draft, Family, Kind, event_type};
+use crate::protocol::{Draft, Kind, event_type};
 use crate::text::Text;
 use crate::time;
 
@@ -357,8 +357,7 @@ impl Parser<'_> {
 
     /// Trusted only on a server's own connection. Source: docs/protocols/e2a.md §S3.
     fn e2a_is_push(&self) -> bool {
-        let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
-        trusted && self.facts.flag(MemberPath::MetadataServerPush) == Some(true)
+        self.hint.trusts_e2a() && self.facts.flag(MemberPath::MetadataServerPush) == Some(true)
     }
 
     /// The epoch means no time. Source: docs/protocols/e2a.md §5.
@@ -372,7 +371,7 @@ impl Parser<'_> {
     }
 }
 
-/// A W3C trace parent of version 00. Source: W3C Trace Context section 3.2.
+/// A W3C trace parent with the members of version 00, of any version but `ff`. Source: W3C Trace Context section 3.2.
 fn is_trace_parent(text: &str) -> bool {
     let is_hex = |part: &str, length| {
         part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))

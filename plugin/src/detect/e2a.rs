@@ -42,7 +42,7 @@ impl Facts<'_> {
             if is_response || marked {
                 if !self
                     .string(MemberPath::ProtocolVersion)
-                    .is_some_and(|version| is_version_1(&version))
+                    .is_some_and(|version| is_e2a_version_1(&version))
                 {
                     let message = "protocol_version must be \"1\" or \"1.\" and digits";
                     return Err(self.unsupported(MemberPath::ProtocolVersion, message));
@@ -114,8 +114,10 @@ fn is_blank(text: &str) -> bool {
     text.trim_ascii().is_empty()
 }
 
-/// `1` or `1.` and digits.
-fn is_version_1(version: &str) -> bool {
+/// Whether the `protocol_version` of an E2A message is supported: `1` or `1.` and digits. Source:
+/// docs/protocols/e2a.md §10.1.
+#[must_use]
+pub fn is_e2a_version_1(version: &str) -> bool {
     match version.as_bytes() {
         b"1" => true,
         [b'1', b'.', digits @ ..] => !digits.is_empty() && digits.iter().all(u8::is_ascii_digit),

@@ -97,6 +97,32 @@ fn names_are_unescaped() {
 }
 
 #[test]
+fn lone_surrogates_are_replaced_on_request() {
+    for (raw, lossy) in [
+        (r"ok \ud83d", "ok \u{fffd}"),
+        (r"\ude00!", "\u{fffd}!"),
+        (r"\ud83d\ud83d\ude00", "\u{fffd}😀"),
+        (r"\ud83d\u0061\n", "\u{fffd}a\n"),
+        (r"\ud83d\nx", "\u{fffd}\nx"),
+    ] {
+        assert_eq!(unescape(raw.as_bytes()), None, "{raw}");
+        assert_eq!(unescape_lossy(raw.as_bytes()).as_deref(), Some(lossy));
+    }
+    let whole = r"\ud83d\ude00 \u00e9";
+    assert_eq!(unescape(whole.as_bytes()).as_deref(), Some("😀 é"));
+    assert_eq!(unescape_lossy(whole.as_bytes()).as_deref(), Some("😀 é"));
+    let mut names = Vec::new();
+    Reader::new(br#"{"a\ud800":1}"#, &Limits::default())
+        .replacing_lone_surrogates()
+        .object(|reader, name| {
+            names.push(name.to_vec());
+            reader.value().map(drop)
+        })
+        .unwrap();
+    assert_eq!(names, ["a\u{fffd}".as_bytes()]);
+}
+
+#[test]
 fn range_of_finds_a_borrowed_slice() {
     let text = r#"{"a":"b","c":"b"}"#;
     for (start, end) in [(0, text.len()), (5, 8), (13, 16), (4, 4), (17, 17)] {

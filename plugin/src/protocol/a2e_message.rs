@@ -82,22 +82,6 @@ const NAMESPACES: [(&str, Option<&str>, &str); 13] = [
     ),
 ];
 
-/// The members that can name the object of a request: the first non-empty string becomes `a2eobject`.
-pub const OBJECT_MEMBERS: [&str; 12] = [
-    "tool_name",
-    "name",
-    "toolkit_name",
-    "proc_id",
-    "memory_id",
-    "episode_id",
-    "env_name",
-    "plan_id",
-    "subagent_id",
-    "server_id",
-    "chain_id",
-    "component_name",
-];
-
 /// Whether the type is exactly one of the 121 known types.
 #[must_use]
 pub fn is_known(type_name: &str) -> bool {
@@ -181,6 +165,15 @@ pub fn capability(type_name: &str) -> Option<&'static str> {
     let namespace = namespace(type_name);
     let known = NAMESPACES.iter().find(|(name, ..)| *name == namespace);
     known.and_then(|(_, capability, _)| *capability)
+}
+
+/// Whether a version is supported: 1, or 1 with any further numbers after dots. Source: docs/protocols/a2e-messages.md
+/// §1.1 and §6.
+#[must_use]
+pub fn is_version_1(version: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let mut parts = version.split('.');
+    parts.next() == Some("1") && parts.all(is_number)
 }
 
 /// The text before the first slash; empty if there is none.

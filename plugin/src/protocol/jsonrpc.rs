@@ -138,7 +138,6 @@ impl Id {
 #[must_use]
 pub fn splice(body: &Bytes, span: Range<usize>, token: &str) -> Bytes {
     let (Some(before), Some(after)) = (body.get(..span.start), body.get(span.end..)) else {
-        debug_assert!(false, "the span of an id lies within its body");
         return body.clone();
     };
     let mut out = BytesMut::with_capacity(before.len() + token.len() + after.len());

@@ -4,9 +4,11 @@
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{
-    EventId, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Units, map,
+    EventId, Hint, Ids, Limits, MapContext, MapOptions, Mapped, Source, Units, map, redact_secrets,
 };
 use allocation_counter::measure;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
 /// The content of a document, how many pieces it has, the bytes that reading takes for each, and the document.
@@ -148,4 +150,22 @@ fn a_body_is_not_copied() {
         assert_eq!(body.as_ptr(), payload.as_ptr());
         assert_eq!(body.len(), payload.len());
     }
+}
+
+#[test]
+fn secrets_of_nested_payloads_are_found_in_one_pass_over_each_level() {
+    const LEVELS: u64 = 16;
+    // No level is JSON, which shows only at its end.
+    let mut payload = "{}x".to_owned();
+    for _ in 0..LEVELS {
+        payload = format!(r#"{{"data_base64":"{}"}}x"#, BASE64.encode(&payload));
+    }
+    let payload = Bytes::from(payload);
+    let allocations = measure(|| drop(redact_secrets(&payload))).count_total;
+    // Two passes over each level would be 2^16 passes over the innermost one.
+    let allowed = 16 * LEVELS;
+    assert!(
+        allocations <= allowed,
+        "{allocations} allocations, {allowed} allowed"
+    );
 }

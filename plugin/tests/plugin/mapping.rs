@@ -292,6 +292,19 @@ fn the_wrapped_dialect_is_a_workflow_too() {
 }
 
 #[test]
+fn a_line_of_the_wrapped_dialect_is_what_its_object_says() {
+    let content = json!({"workflowId":"w"});
+    for begin in [json!(null), json!("x"), content.clone()] {
+        let definition = json!({"operationUpdate": content, "beginExecution": begin});
+        let (kind, _) = refusal(&definition, &Hint::default());
+        assert_eq!(kind, "missing_collaborationid", "{definition}");
+    }
+    let begin = json!({"operationUpdate": null, "beginExecution": content});
+    let event = attributes(&begin, &Hint::default());
+    assert_eq!(event["a2amethod"], "workflows/execute");
+}
+
+#[test]
 fn the_begin_line_or_the_binding_names_the_executor() {
     let named = BEGIN.replace("\"executionId\"", "\"_agentId\":\"x\",\"executionId\"");
     let workflow = |begin: &str, hint: &Hint| {

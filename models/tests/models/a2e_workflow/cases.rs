@@ -420,6 +420,17 @@ fn hostile_documents_cost_time_in_proportion_to_their_size() {
     }
 }
 
+#[test]
+fn a_long_template_costs_time_in_proportion_to_its_size() {
+    let text = "{workflow/a}".repeat(400_000);
+    let started = cpu_time();
+    let template = Template::parse(&text).unwrap();
+    let spent = cpu_time() - started;
+    assert_eq!(template.references().count(), 400_000);
+    // A copy of the rest for each reference takes minutes.
+    assert!(spent.as_secs() < 10, "{spent:?}");
+}
+
 /// The CPU time of this thread: unlike the clock, it does not depend on the load of the machine.
 fn cpu_time() -> std::time::Duration {
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();

@@ -257,6 +257,7 @@ fn a_jsonrpc_request_becomes_an_envelope() {
     for (method, is_stream) in [
         ("message/send", false),
         ("message/stream", true),
+        ("message/sendStream", true),
         ("SendMessage", false),
         ("SendStreamingMessage", true),
     ] {
