@@ -54,7 +54,7 @@ use error::failed;
 use health::{Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{BatchClient, Producer};
-use questions::{Lookup, REQUEST_TIMEOUT, RETRY_PAUSE, lookup};
+use questions::{Lookup, Partitions, REQUEST_TIMEOUT, RETRY_PAUSE, lookup};
 use thread::spawn;
 use topics::{Existence, Topics};
 
@@ -166,7 +166,7 @@ impl Kafka {
         &self,
         topic: &Topic,
         unknown_for: Duration,
-    ) -> Result<Vec<i32>, TransportError> {
+    ) -> Result<Partitions, TransportError> {
         self.look_up_with(topic, unknown_for, Leaders::Ignored)
             .await
     }
@@ -176,7 +176,7 @@ impl Kafka {
         topic: &Topic,
         unknown_for: Duration,
         leaders: Leaders,
-    ) -> Result<Vec<i32>, TransportError> {
+    ) -> Result<Partitions, TransportError> {
         let start = Instant::now();
         loop {
             let name = topic.clone();
@@ -186,17 +186,15 @@ impl Kafka {
                 })
                 .await?;
             let (max_wait, kind, why) = match lookup {
-                Lookup::Partitions { ids, has_leaders }
-                    if has_leaders || leaders == Leaders::Ignored =>
-                {
-                    return Ok(ids);
+                Lookup::Partitions(found) if found.has_leaders || leaders == Leaders::Ignored => {
+                    return Ok(found);
                 }
                 Lookup::Unknown => (
                     unknown_for,
                     TransportErrorKind::UnknownTopic,
                     ", which does not exist",
                 ),
-                Lookup::Partitions { .. } | Lookup::Pending => {
+                Lookup::Partitions(_) | Lookup::Pending => {
                     (REQUEST_TIMEOUT, TransportErrorKind::Disconnected, "")
                 }
                 Lookup::Forbidden => (Duration::ZERO, TransportErrorKind::Unauthorised, ""),
@@ -242,8 +240,8 @@ impl Kafka {
                 .ask(format!("look up the topic {topic}"), question)
                 .await
             {
-                Ok(Lookup::Partitions { ids, .. }) => {
-                    let partitions = ids.len();
+                Ok(Lookup::Partitions(found)) => {
+                    let partitions = found.ids.len();
                     return Existence::Exists { partitions };
                 }
                 Ok(Lookup::Forbidden) => return Existence::Forbidden,
@@ -302,7 +300,7 @@ impl Kafka {
     ) -> Result<Source, TransportError> {
         let mut starts = Vec::new();
         for topic in topics {
-            let mut partitions = self.look_up(&topic, TOPIC_PROPAGATION).await?;
+            let mut partitions = self.look_up(&topic, TOPIC_PROPAGATION).await?.ids;
             if let Some(only) = partition {
                 partitions.retain(|partition| u32::try_from(*partition) == Ok(only));
                 if partitions.is_empty() {
@@ -421,7 +419,7 @@ impl Transport for Kafka {
 
     async fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
         let partitions = self.look_up(topic, TOPIC_PROPAGATION).await?;
-        Ok(u32::try_from(partitions.len()).unwrap_or(u32::MAX))
+        Ok(u32::try_from(partitions.ids.len()).unwrap_or(u32::MAX))
     }
 
     async fn ensure_topic(&self, topic: &Topic, partitions: u32) -> Result<(), TransportError> {
@@ -434,7 +432,7 @@ impl Transport for Kafka {
         let partitions = self
             .look_up_with(topic, REQUEST_TIMEOUT, Leaders::Awaited)
             .await?;
-        self.wait_for_leaders(topic, partitions).await
+        self.wait_for_leaders(topic, partitions.ids).await
     }
 
     fn health(&self) -> watch::Receiver<Health> {

@@ -58,7 +58,7 @@ use durable::DurableReader;
 use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
 use link::{Link, closed, connects};
-use subscribe::{refused, subscribe_one};
+use subscribe::{RefusalListener, subscribe_one};
 use taken::TakenSubjects;
 
 use crate::error::{TransportError, TransportErrorKind};
@@ -79,7 +79,8 @@ use crate::transport::{
 /// stream stores the subject, which needs permission to ask `STREAM.NAMES`. It fails with `Disconnected` when no stream
 /// answered, and the API names a stream, which then has no leader, or does not say within two seconds that there is
 /// none. When a connection is lost, its unconfirmed messages fail with `Disconnected` at once: they may or may not have
-/// arrived. A message that could not be written to a connection is not sent later.
+/// arrived. A message that still waits in the client's queue when the connection is lost is sent after the reconnect,
+/// although its confirmation has failed.
 #[derive(Clone)]
 pub struct Nats {
     inner: Arc<Inner>,
@@ -212,7 +213,8 @@ impl fmt::Debug for Nats {
 impl Transport for Nats {
     /// `Group` is a queue group on core subjects, `Live` a plain subscription: both are at most once, and miss what is
     /// published while the connection is down. `Durable` reads a JetStream pull consumer, which is created or updated
-    /// if `jetstream.manage` allows; its `max_ack_pending` is `budget_messages`, for all its readers together.
+    /// if `jetstream.manage` allows; its `max_ack_pending` is `budget_messages`, for all its readers together. If the
+    /// server later refuses one of the subjects of a core subscription, the consumer ends.
     async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
@@ -229,7 +231,8 @@ impl Transport for Nats {
     }
 
     /// Without a connection the send waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the
-    /// message was not sent and will not be.
+    /// message was not sent and will not be. With [`Guarantee::StoredIfAny`] it then also waits until JetStream says
+    /// whether a stream takes the subject: at most [`QUEUE_DEADLINE`] for its turn to ask, and 2 s for the answer.
     async fn send(
         &self,
         to: &Address,
@@ -305,7 +308,9 @@ impl Nats {
                 "subscribe to no topic at all",
             ));
         }
-        let refusals = inner.link.refusals();
+        let topics = subscription.topics.iter();
+        let subjects = topics.map(|topic| Text::from(topic.as_str())).collect();
+        let mut listener = RefusalListener::new(&inner.link, subjects, group);
         let (connection, overrun) = (inner.link.connection(), inner.link.overrun());
         let lost = CancellationToken::new();
         let mut subscribers = Vec::with_capacity(subscription.topics.len());
@@ -313,20 +318,22 @@ impl Nats {
             subscribers.push(subscribe_one(&inner.client, topic.as_str().to_owned(), group).await?);
         }
         inner.echo().await?;
-        let topics = subscription.topics.iter();
-        let topics: Vec<&str> = topics.map(TopicFilter::as_str).collect();
-        refused(refusals, &topics, inner.link.user()).await?;
+        listener.check(inner.link.user()).await?;
         let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
         let (deliveries, to_consumer) = mpsc::channel(budget.max_messages());
         let (stop, reader, end) = self.stop_with();
         let leave = CancellationToken::new();
+        let name = described(&subscription.topics, group);
+        let ends = (lost.clone(), leave.clone());
+        let listening = listener.end_when_refused(name.clone(), ends, stop.clone());
+        inner.tasks.spawn(listening);
         let core = CoreReader {
             messages: Subscribers::new(subscribers),
             deliveries,
             budget,
             link: Arc::clone(&inner.link),
             leave: leave.clone(),
-            subscription: described(&subscription.topics, group),
+            subscription: name,
             connection,
             overrun,
             lost: lost.clone(),

@@ -40,8 +40,9 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     /// Gives a message, owned or borrowed, to the client in order, and returns the [`Confirmation`] to wait for.
     /// Consecutive calls for the same topic and key arrive in that order, unless some of them may linger and others may
     /// not ([`Address::may_linger`]), or Kafka has refused a batch of the topic as too large for the first time. Waits
-    /// only while there is no room for it, at most `QUEUE_DEADLINE`. Retries: the client, up to its delivery deadline;
-    /// after that the caller.
+    /// while there is no room for it, at most `QUEUE_DEADLINE`. NATS also waits for a connection, and for
+    /// [`Guarantee::StoredIfAny`] for an answer of JetStream. Retries: the client, up to its delivery deadline; after
+    /// that the caller.
     ///
     /// # Errors
     /// When the message was not queued. Cancel-safe: either queued or not at all.
@@ -78,7 +79,7 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     fn close(&self, deadline: Duration) -> impl Future<Output = Result<(), TransportError>> + Send;
 }
 
-/// The longest [`Transport::send`] waits for room.
+/// The longest [`Transport::send`] waits for room, in each queue.
 pub const QUEUE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How often a source is asked for the lag of its readers.

@@ -91,8 +91,9 @@ pub(super) fn is_content_type(name: &str) -> bool {
 /// else. Order is kept, and a bad event does not affect the others. Events share the body.
 ///
 /// # Errors
-/// `MalformedBatch` when the body is not an array or has more elements than `limits.max_units`, `UnsupportedFormat`,
-/// `UnsupportedCharset`. Source: CloudEvents 1.0.2, HTTP protocol binding section 3.3, JSON format section 4.
+/// `MalformedBatch` when the body is not an array, is larger than `limits.max_bytes`, or has more elements than
+/// `limits.max_units`; `UnsupportedFormat`, `UnsupportedCharset`; `DuplicateAttribute` for a second content type. Source:
+/// CloudEvents 1.0.2, HTTP protocol binding section 3.3, JSON format section 4.
 pub fn read_batch(
     message: &Message,
     limits: &Limits,

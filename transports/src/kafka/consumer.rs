@@ -50,6 +50,8 @@ const TICK: Duration = Duration::from_millis(100);
 const PAUSED_TICK: Duration = Duration::from_millis(50);
 /// After a pause of this length, reading resumes as soon as there is any room.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
+/// The first and the longest pause before the commit of a topic that was created again is repeated.
+const COMMIT_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The timeout of a request for offsets by the reading thread.
 const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before a failed client is replaced.
@@ -121,6 +123,10 @@ struct Session<'a> {
     check_gaps_at: Instant,
     /// When to ask for the ends of paused partitions.
     measure_at: Instant,
+    /// When to commit the positions of topics that were created again.
+    commit_again_at: Instant,
+    /// The pause after that.
+    commit_again_pause: Duration,
     last_error: Option<(Code, Instant)>,
     /// When the last record arrived.
     received_at: Instant,
@@ -468,6 +474,8 @@ impl<'a> Session<'a> {
             has_received: false,
             check_gaps_at: now,
             measure_at: now,
+            commit_again_at: now,
+            commit_again_pause: COMMIT_AGAIN.0,
             last_error: None,
             received_at: now,
             checkup: Checkup::new(),
@@ -817,19 +825,9 @@ impl<'a> Session<'a> {
     }
 
     /// Stores positions that moved, for the next commit.
-    fn store_positions(&self) {
+    fn store_positions(&mut self) {
         store(&self.client, self.task.intake.take_moved());
-        let restarted = self.task.intake.take_restarted();
-        if !restarted.is_empty() {
-            self.commit_again(restarted);
-        }
-    }
-
-    /// Commits positions on topics that were created again. Of stored positions, librdkafka commits only those above the
-    /// last commit, which may be of the old topic. Source: librdkafka 2.12,
-    /// `rd_kafka_topic_partition_list_set_offsets`.
-    fn commit_again(&self, positions: Vec<(Topic, i32, i64)>) {
-        for (topic, partition, position) in &positions {
+        for (topic, partition, position) in self.task.intake.take_restarted() {
             tracing::warn!(
                 topic = topic.as_str(),
                 partition,
@@ -837,6 +835,25 @@ impl<'a> Session<'a> {
                 "offsets of a Kafka partition went back: its topic was created again, or records were lost"
             );
         }
+        self.commit_again();
+    }
+
+    /// Commits positions on topics that were created again. Of stored positions, librdkafka commits only those above the
+    /// last commit, which may be of the old topic. Source: librdkafka 2.12,
+    /// `rd_kafka_topic_partition_list_set_offsets`. It does not report the result of these commits either, so they are
+    /// repeated, at longer and longer intervals, until a commit of stored positions succeeds.
+    fn commit_again(&mut self) {
+        let now = Instant::now();
+        if now < self.commit_again_at {
+            return;
+        }
+        let positions = self.task.intake.positions_with_old_commits();
+        if positions.is_empty() {
+            self.commit_again_pause = COMMIT_AGAIN.0;
+            return;
+        }
+        self.commit_again_at = now + self.commit_again_pause;
+        self.commit_again_pause = COMMIT_AGAIN.1.min(self.commit_again_pause * 2);
         let committed =
             list(positions).and_then(|positions| self.client.commit(&positions, CommitMode::Async));
         if let Err(error) = committed {
@@ -981,7 +998,7 @@ impl Received {
 #[cfg(test)]
 mod tests {
     use rdkafka::ClientConfig;
-    use rdkafka::consumer::{BaseConsumer, ConsumerContext as _};
+    use rdkafka::consumer::{BaseConsumer, ConsumerContext as _, Rebalance};
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
@@ -1093,22 +1110,7 @@ mod tests {
             })
             .unwrap();
         session.close();
-        let other: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", cluster.bootstrap_servers())
-            .set("group.id", "g")
-            .create()
-            .unwrap();
-        let mut partition = TopicPartitionList::new();
-        partition.add_partition("t", 0);
-        let late = Instant::now() + DEADLINE;
-        let committed = loop {
-            // A client that does not know the coordinator yet may miss the moment when it does.
-            match other.committed_offsets(partition.clone(), COMMITTED_TIMEOUT) {
-                Ok(committed) => break committed,
-                Err(error) => assert!(Instant::now() < late, "{error}"),
-            }
-        };
-        assert_eq!(committed.elements()[0].offset(), Offset::Offset(1));
+        assert_eq!(committed(&cluster), Offset::Offset(1));
     }
 
     #[test]
@@ -1238,6 +1240,38 @@ mod tests {
     }
 
     #[test]
+    fn a_member_whose_share_is_empty_has_it_again_when_its_topic_is_permitted() {
+        let cluster = cluster();
+        let (task, _deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        let context = Arc::clone(session.client.context());
+        let nothing = TopicPartitionList::new();
+        let share = || *task.share.borrow();
+        session.note_refusal(Code::TopicAuthorizationFailed);
+        assert_eq!(share(), Share::Refused);
+        // The other members have all partitions.
+        context.post_rebalance(&session.client, &Rebalance::Assign(&nothing));
+        assert_eq!(share(), Share::Refused);
+        context.set_records_refused(false);
+        assert_eq!(share(), Share::Assigned);
+        context.post_rebalance(&session.client, &Rebalance::Revoke(&nothing));
+        session.note_refusal(Code::TopicAuthorizationFailed);
+        assert_eq!(share(), Share::Refused);
+        context.set_records_refused(false);
+        assert_eq!(share(), Share::Waiting);
+    }
+
+    #[test]
+    fn a_partition_without_a_leader_does_not_hide_that_its_topic_may_be_read() {
+        let cluster = Cluster::new(1).unwrap();
+        cluster.create_topic("two", 2, 1).unwrap();
+        cluster.partition_leader("two", 0, None).unwrap();
+        let (task, _deliveries) = member(cluster.bootstrap_servers());
+        let topics = [Topic::from_static("two")];
+        may_read(&task.plan.config, &task.plan.pulse, &topics).unwrap();
+    }
+
+    #[test]
     fn a_member_whose_commits_are_refused_has_its_share_again_when_they_are_permitted() {
         let cluster = cluster();
         publish(&cluster);
@@ -1252,6 +1286,49 @@ mod tests {
         until(&mut session, Share::Refused);
         cluster.clear_request_errors(RDKafkaApiKey::OffsetCommit);
         until(&mut session, Share::Assigned);
+    }
+
+    /// The offset that the group `g` has committed in the topic `t`.
+    fn committed(cluster: &Cluster) -> Offset {
+        let other: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .set("group.id", "g")
+            .create()
+            .unwrap();
+        let mut partition = TopicPartitionList::new();
+        partition.add_partition("t", 0);
+        let late = Instant::now() + DEADLINE;
+        loop {
+            // A client that does not know the coordinator yet may miss the moment when it does.
+            match other.committed_offsets(partition.clone(), COMMITTED_TIMEOUT) {
+                Ok(committed) => return committed.elements()[0].offset(),
+                Err(error) => assert!(Instant::now() < late, "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_commit_of_a_topic_that_was_created_again_is_repeated() {
+        let cluster = cluster();
+        let (task, _deliveries) = member(cluster.bootstrap_servers());
+        let mut session = Session::open(&task).unwrap();
+        until(&mut session, Share::Assigned);
+        let old = list([(Topic::from_static("t"), 0, 6)]).unwrap();
+        session.client.commit(&old, CommitMode::Sync).unwrap();
+        let lane = task.intake.lane("t", 0).unwrap();
+        let (epoch, _) = task.intake.arrive(lane).unwrap();
+        let admit = |offset| task.intake.admit(lane, epoch, offset, 1);
+        let _admitted = [5, 0].map(admit);
+        let refusal = Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+        cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[refusal]);
+        let late = Instant::now() + DEADLINE;
+        session.store_positions();
+        assert_eq!(committed(&cluster), Offset::Offset(6));
+        while committed(&cluster) != Offset::Offset(0) {
+            assert!(Instant::now() < late, "the commit is not repeated");
+            assert!(session.poll(TICK).is_continue());
+            session.store_positions();
+        }
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl fmt::Display for Cause {
             Code::InvalidRecord => {
                 "the topic refuses the record: a compacted topic needs a key, for example"
             }
+            Code::InvalidDifferentRecord => "the topic refuses another record of the same request",
             Code::InvalidTimestamp => {
                 "the topic refuses the time of the record: check its message.timestamp settings"
             }
@@ -105,7 +106,8 @@ pub(super) fn kind(code: Code) -> Kind {
         | Code::RequestTimedOut
         | Code::TimedOutQueue => Kind::TimedOut,
 
-        Code::QueueFull => Kind::Saturated,
+        // Not written. In another request the message can be.
+        Code::QueueFull | Code::InvalidDifferentRecord => Kind::Saturated,
 
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
             Kind::TooLarge
@@ -251,6 +253,7 @@ mod tests {
             (Code::AllBrokersDown, Kind::Disconnected),
             (Code::BrokerTransportFailure, Kind::Disconnected),
             (Code::QueueFull, Kind::Saturated),
+            (Code::InvalidDifferentRecord, Kind::Saturated),
             (Code::Fatal, Kind::Fatal),
             (Code::FencedInstanceId, Kind::Fenced),
             (Code::OutOfOrderSequenceNumber, Kind::Fatal),

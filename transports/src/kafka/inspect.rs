@@ -6,7 +6,6 @@ use rdkafka::TopicPartitionList;
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::RDKafkaErrorCode as Code;
-use rdkafka::producer::Producer as _;
 
 use super::error::{failed, refused};
 use super::health::Events;
@@ -26,23 +25,10 @@ impl Kafka {
         &self,
         topic: &Topic,
     ) -> Result<Option<TopicSettings>, TransportError> {
-        let partitions = match self.look_up(topic, Duration::ZERO).await {
+        let found = match self.look_up(topic, Duration::ZERO).await {
             Err(error) if error.kind() == TransportErrorKind::UnknownTopic => return Ok(None),
-            found => count(found?.len()),
+            found => found?,
         };
-        let name = topic.clone();
-        let copies = self.ask(
-            format!("count the copies of the topic {topic}"),
-            move |client| {
-                let metadata = client
-                    .client()
-                    .fetch_metadata(Some(name.as_str()), REQUEST_TIMEOUT)?;
-                let topics = metadata.topics().iter();
-                let partitions = topics.flat_map(|topic| topic.partitions());
-                Ok(partitions.map(|partition| partition.replicas().len()).min())
-            },
-        );
-        let replicas = count(copies.await?.unwrap_or_default());
         let admin = self.admin()?;
         let which = [ResourceSpecifier::Topic(topic.as_str())];
         let described = admin.describe_configs(&which, &admin_options()).await;
@@ -66,13 +52,13 @@ impl Kafka {
             }
         };
         Ok(Some(TopicSettings {
-            partitions,
-            replicas,
+            partitions: count(found.ids.len()),
+            replicas: count(found.replicas),
             settings,
         }))
     }
 
-    /// Reads the end of the first partition of a topic, and the position of a group if one is given.
+    /// Reads the end of one partition of a topic, and the position of a group if one is given.
     ///
     /// # Errors
     /// `UnknownTopic`; `Unauthorised` when the user may not read the topic, or may not be a member of the group; or the
@@ -83,7 +69,7 @@ impl Kafka {
         group: Option<&str>,
     ) -> Result<(), TransportError> {
         let partitions = self.look_up(topic, TOPIC_PROPAGATION).await?;
-        let Some(first) = partitions.first().copied() else {
+        let Some(partition) = partitions.to_ask() else {
             return Ok(());
         };
         let shared = std::sync::Arc::clone(&self.shared);
@@ -92,9 +78,9 @@ impl Kafka {
             let name = group.as_deref().unwrap_or("a2abus.check");
             let consumer = consumer(&shared.config, &shared.pulse, name)?;
             if let Some(group) = &group {
-                position(&consumer, &topic, first, group)?;
+                position(&consumer, &topic, partition, group)?;
             }
-            read_end(&consumer, &topic, first)
+            read_end(&consumer, &topic, partition)
         };
         match tokio::task::spawn_blocking(read).await {
             Ok(read) => read,

@@ -474,6 +474,20 @@ impl Intake {
         self.positions(&lanes)
     }
 
+    /// The positions on topics that were created again, as long as the last known commit is of the old topic.
+    pub(super) fn positions_with_old_commits(&self) -> Vec<(Topic, i32, i64)> {
+        let lanes = self.state().ledger.with_old_commits();
+        self.positions(&lanes)
+    }
+
+    /// Notes a commit of a partition.
+    pub(super) fn committed(&self, topic: &str, partition: i32, offset: i64) {
+        let mut state = self.state();
+        if let Some(lane) = state.lane(topic, partition) {
+            state.ledger.committed(lane, offset);
+        }
+    }
+
     /// The positions of these lanes, whether they moved or not.
     pub(super) fn positions(&self, lanes: &[u32]) -> Vec<(Topic, i32, i64)> {
         let mut state = self.state();

@@ -18,7 +18,7 @@ use super::consumer::random;
 use super::error::{LOG_AGAIN, failed, is_outage};
 use super::health::{Events, Pulse};
 use super::questions::REQUEST_TIMEOUT;
-use super::thread::spawn;
+use super::thread::{close_replaced, spawn};
 use super::{Kafka, TOPIC_PROPAGATION, record};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
@@ -40,12 +40,14 @@ struct Reading {
     partitions: Vec<Partition>,
     batches: mpsc::Sender<LogBatch>,
     stop: CancellationToken,
+    /// Held by the replaced clients that are not closed yet.
+    replaced: Arc<()>,
     last_error: Option<(Code, Instant)>,
 }
 
 struct Partition {
     next: u64,
-    /// The end of each partition when the reading began, until it is reached.
+    /// Its end when the reading began, until that is reached.
     end: Option<u64>,
 }
 
@@ -73,7 +75,7 @@ impl Kafka {
                     end: u64::try_from(end).unwrap_or(0),
                 })
             };
-            partitions.into_iter().map(bounds).collect()
+            partitions.ids.into_iter().map(bounds).collect()
         })
         .await
     }
@@ -101,6 +103,7 @@ impl Kafka {
             partitions: bounds.into_iter().map(partition).collect(),
             batches,
             stop,
+            replaced: Arc::default(),
             last_error: None,
         };
         let client = reading.client()?;
@@ -153,7 +156,8 @@ impl Reading {
                 }
             } else if checkup.is_cut_off(client.client(), &self.config, &self.pulse) {
                 tracing::warn!(topic = %self.topic, "this Kafka reader of a log gets no response from the cluster, although a new connection does: it is replaced");
-                client = self.client()?;
+                let lost = std::mem::replace(&mut client, self.client()?);
+                close_replaced(lost, &self.replaced);
                 checkup = Checkup::new();
             }
         }

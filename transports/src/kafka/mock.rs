@@ -166,6 +166,15 @@ async fn a_partition_without_a_leader_keeps_no_other_from_being_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whether_a_topic_may_be_read_is_tested_with_a_partition_that_has_a_leader() {
+    let (cluster, kafka) = cluster().await;
+    cluster.create_topic("half", 2, 1).unwrap();
+    cluster.partition_leader("half", 0, None).unwrap();
+    let half = Topic::from_static("half");
+    kafka.test_read(&half, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lookup_that_nobody_waits_for_still_has_its_turn() {
     let (cluster, kafka) = cluster().await;
     // No lookup is answered: each ends after `REQUEST_TIMEOUT`.

@@ -56,6 +56,8 @@ struct Lane {
     moved: bool,
     /// The topic was created again since that was last taken.
     restarted: bool,
+    /// The topic was created again, and the last known commit is still of the old one.
+    has_old_commit: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -182,12 +184,28 @@ impl Ledger {
         moved
     }
 
-    /// Lanes whose topic was created again since the last call. The last commit may be above their positions.
+    /// Lanes whose topic was created again since the last call.
     pub(super) fn take_restarted(&mut self) -> Vec<u32> {
         let lanes = (0_u32..).zip(&mut self.lanes);
         let restarted =
             lanes.filter_map(|(index, lane)| std::mem::take(&mut lane.restarted).then_some(index));
         restarted.collect()
+    }
+
+    /// Lanes whose topic was created again, and whose last known commit is of the old topic.
+    pub(super) fn with_old_commits(&self) -> Vec<u32> {
+        let lanes = (0_u32..).zip(&self.lanes);
+        let old = lanes.filter_map(|(index, lane)| lane.has_old_commit.then_some(index));
+        old.collect()
+    }
+
+    /// Notes a commit of a lane. One above its position is of the topic before it was created again.
+    pub(super) fn committed(&mut self, lane: u32, offset: i64) {
+        if let Some(lane) = self.lane_mut(lane)
+            && lane.position.is_some_and(|position| offset <= position)
+        {
+            lane.has_old_commit = false;
+        }
     }
 
     /// The offset to commit for a lane, whether taken before or not; `None` while nothing of this assignment is
@@ -261,6 +279,7 @@ impl Lane {
             position: Some(first),
             moved: true,
             restarted: true,
+            has_old_commit: true,
             ..Self::default()
         };
     }
@@ -387,6 +406,24 @@ mod tests {
             (ledger.position(0), ledger.take_restarted()),
             (Some(0), vec![0])
         );
+    }
+
+    #[test]
+    fn the_commit_of_a_topic_that_was_created_again_is_old_until_a_later_one_succeeds() {
+        let (mut ledger, _) = out(&[5]);
+        let epoch = ledger.epoch(0).unwrap();
+        let new = ledger.receive(0, epoch, 0).unwrap();
+        assert_eq!(ledger.with_old_commits(), [0]);
+        ledger.settle(new, Outcome::Settled);
+        // The answer to a commit of the old topic.
+        ledger.committed(0, 5);
+        assert_eq!(ledger.with_old_commits(), [0]);
+        ledger.committed(0, 1);
+        assert!(ledger.with_old_commits().is_empty());
+        ledger.receive(0, epoch, 0).unwrap();
+        assert_eq!(ledger.with_old_commits(), [0]);
+        ledger.revoke(0);
+        assert!(ledger.with_old_commits().is_empty());
     }
 
     #[test]

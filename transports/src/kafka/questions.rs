@@ -21,11 +21,7 @@ pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The state of a topic as the cluster reports it.
 pub(super) enum Lookup {
-    Partitions {
-        ids: Vec<i32>,
-        /// Whether each of them has a leader.
-        has_leaders: bool,
-    },
+    Partitions(Partitions),
     Unknown,
     /// It is being created.
     Pending,
@@ -33,7 +29,28 @@ pub(super) enum Lookup {
     Forbidden,
 }
 
+/// The partitions of a topic.
+pub(super) struct Partitions {
+    pub(super) ids: Vec<i32>,
+    /// The first that has a leader.
+    led: Option<i32>,
+    /// Whether each of them has a leader.
+    pub(super) has_leaders: bool,
+    /// The replicas of the one that has the fewest.
+    pub(super) replicas: usize,
+}
+
 impl ConsumerContext for Events {}
+
+// === impl Partitions ===
+
+impl Partitions {
+    /// The partition to ask about a permission, which applies to all of them. A partition without a leader does not
+    /// answer.
+    pub(super) fn to_ask(&self) -> Option<i32> {
+        self.led.or(self.ids.first().copied())
+    }
+}
 
 /// Asks whether a topic exists. Blocks.
 pub(super) fn lookup<C: ClientContext>(
@@ -52,10 +69,16 @@ pub(super) fn lookup<C: ClientContext>(
         Some(Code::TopicAuthorizationFailed) => Ok(Lookup::Forbidden),
         Some(code) => Err(KafkaError::MetadataFetch(code)),
         None if partitions.is_empty() => Ok(Lookup::Pending),
-        None => Ok(Lookup::Partitions {
-            ids: partitions.iter().map(|partition| partition.id()).collect(),
-            has_leaders: partitions.iter().all(|partition| partition.leader() >= 0),
-        }),
+        None => {
+            let mut led = partitions.iter().filter(|it| it.leader() >= 0);
+            let replicas = partitions.iter().map(|it| it.replicas().len());
+            Ok(Lookup::Partitions(Partitions {
+                ids: partitions.iter().map(|partition| partition.id()).collect(),
+                has_leaders: led.clone().count() == partitions.len(),
+                led: led.next().map(|partition| partition.id()),
+                replicas: replicas.min().unwrap_or_default(),
+            }))
+        }
     }
 }
 
@@ -73,9 +96,9 @@ pub(super) fn may_read(
     for topic in topics {
         let what = || format!("look up the topic {topic}");
         match lookup(consumer.client(), topic).map_err(|error| failed(what(), error))? {
-            Lookup::Partitions { ids, .. } => {
-                if let Some(first) = ids.first() {
-                    read_end(&consumer, topic, *first)?;
+            Lookup::Partitions(partitions) => {
+                if let Some(partition) = partitions.to_ask() {
+                    read_end(&consumer, topic, partition)?;
                 }
             }
             Lookup::Unknown | Lookup::Pending => {}

@@ -122,10 +122,15 @@ impl Context {
     pub(super) fn set_records_refused(&self, is_refused: bool) {
         self.note_refusal(|refusals| refusals.records = is_refused);
         if !is_refused && !self.intake.is_assigned() {
+            // An empty share counts as assigned too: this member may never get another one.
+            let share = match self.lock_unassigned().is_none() {
+                true => Share::Assigned,
+                false => Share::Waiting,
+            };
             self.share.send_if_modified(|shown| {
                 let was_refused = *shown == Share::Refused;
                 if was_refused {
-                    *shown = Share::Waiting;
+                    *shown = share;
                 }
                 was_refused
             });
@@ -337,7 +342,7 @@ impl ConsumerContext for Context {
                 self.has_joined.store(true, Ordering::Release);
                 *self.lock_unassigned() = None;
             }
-            // An assignment follows, of all partitions that stay here.
+            // The coordinator assigns again. With cooperative-sticky the callback then names the new partitions only.
             Rebalance::Revoke(_) => {
                 let mut refusals = self.lock_refusals();
                 // What could not be committed may have been in partitions that are gone, so it may not be tried again.
@@ -364,10 +369,19 @@ impl ConsumerContext for Context {
         }
         let is_last = self.closing.load(Ordering::Acquire);
         match result {
-            Ok(()) => self.note_refusal(|refusals| refusals.commits = false),
+            Ok(()) => {
+                self.note_refusal(|refusals| refusals.commits = false);
+                for of in partitions.elements() {
+                    // A partition without a number had nothing to commit.
+                    if let (Ok(()), Offset::Offset(offset)) = (of.error(), of.offset()) {
+                        self.intake.committed(of.topic(), of.partition(), offset);
+                    }
+                }
+            }
             // There was nothing to commit.
             Err(KafkaError::ConsumerCommit(Code::NoOffset)) => {}
-            // Stored offsets go with the next commit.
+            // Stored offsets go with the next commit, if they are above the last one. For the others, see
+            // `Session::commit_again`.
             Err(KafkaError::ConsumerCommit(code))
                 if is_outage(code) || (is_old_generation(code) && !is_last) =>
             {

@@ -1,6 +1,7 @@
 //! The JetStream API: requests, errors, managed streams.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -8,6 +9,7 @@ use async_nats::{Client, RequestErrorKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use super::config::{JetStreamConfig, StreamConfig};
 use super::link::{Link, Refusal};
@@ -27,7 +29,7 @@ pub(super) struct ApiError {
 
 /// `err_code`s of the API. Source: nats-server `errors.json`.
 const CONSUMER_NOT_FOUND: u32 = 10_014;
-pub(super) const STREAM_NOT_FOUND: u32 = 10_059;
+const STREAM_NOT_FOUND: u32 = 10_059;
 const INSUFFICIENT_RESOURCES: u32 = 10_023;
 const NOT_ENABLED_FOR_ACCOUNT: u32 = 10_039;
 const STORAGE_RESOURCES_EXCEEDED: u32 = 10_047;
@@ -113,6 +115,8 @@ pub(super) struct Api {
     link: Arc<Link>,
     prefix: String,
     config: Arc<JetStreamConfig>,
+    /// Whether the API has ever said which streams store a subject.
+    has_named_streams: Arc<AtomicBool>,
 }
 
 // === impl Api ===
@@ -124,6 +128,7 @@ impl Api {
             link,
             prefix: config.api_prefix(),
             config: Arc::new(config),
+            has_named_streams: Arc::default(),
         }
     }
 
@@ -141,10 +146,9 @@ impl Api {
         format!("{}.{request}", self.prefix)
     }
 
-    /// Reports why the API does not work, or, with `None`, that it does. Without a connection that is not known.
-    pub(super) fn report(&self, trouble: Option<Text>) {
-        let trouble = trouble.filter(|_| self.link.is_up());
-        self.link.report(&Text::from_static("JetStream"), trouble);
+    /// Reports why the API does not work, or, with `None`, that it does: see [`Link::report_api`].
+    pub(super) fn report(&self, asked_at: Instant, trouble: Option<Text>) {
+        self.link.report_api(asked_at, trouble);
     }
 
     /// Sends a request, and returns the answer or the API's error. The client's request timeout applies. A request that
@@ -199,6 +203,29 @@ impl Api {
         TransportError::new(TransportErrorKind::BadConfig, what)
     }
 
+    /// Asks which streams store a subject.
+    ///
+    /// # Errors
+    /// `BadConfig` when this user has no JetStream. If the API has answered before, it is `Other`: only the servers of
+    /// JetStream are away, for example while they restart, or while the link of a leaf node is down.
+    pub(super) async fn stream_names(&self, subject: &Topic) -> Result<Value, TransportError> {
+        let body = json!({ "subject": subject.as_str() });
+        match self.command("STREAM.NAMES", &body).await {
+            Ok(names) => {
+                self.has_named_streams.store(true, Ordering::Relaxed);
+                Ok(names)
+            }
+            Err(error)
+                if error.kind() == TransportErrorKind::BadConfig
+                    && self.has_named_streams.load(Ordering::Relaxed) =>
+            {
+                let what = "ask JetStream for STREAM.NAMES, which it has answered before";
+                Err(TransportError::new(TransportErrorKind::Other, what).caused_by(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Like [`Api::ask`], with the API's error as an error.
     pub(super) async fn command(
         &self,
@@ -210,12 +237,9 @@ impl Api {
             .map_err(|error| api_error(request, error))
     }
 
-    /// The configuration of a stream or consumer, or `None` when there is none.
-    pub(super) async fn info(
-        &self,
-        request: &str,
-        missing: &[u32],
-    ) -> Result<Option<Value>, TransportError> {
+    /// All that the API says about a stream or consumer: configuration, state and creation time; `None` when there is
+    /// none.
+    async fn info(&self, request: &str, missing: &[u32]) -> Result<Option<Value>, TransportError> {
         match self.ask(request, &json!({})).await? {
             Ok(info) => Ok(Some(info)),
             Err(error) if missing.contains(&error.err_code) => Ok(None),
@@ -223,17 +247,21 @@ impl Api {
         }
     }
 
-    /// The configuration and the state of a consumer, or `None` when there is none.
+    /// See [`Api::info`].
+    pub(super) async fn stream_info(&self, name: &str) -> Result<Option<Value>, TransportError> {
+        let request = format!("STREAM.INFO.{name}");
+        self.info(&request, &[STREAM_NOT_FOUND]).await
+    }
+
+    /// See [`Api::info`].
     pub(super) async fn consumer_info(
         &self,
         stream: &str,
         name: &str,
     ) -> Result<Option<Value>, TransportError> {
         let request = format!("CONSUMER.INFO.{stream}.{name}");
-        let missing = [CONSUMER_NOT_FOUND, STREAM_NOT_FOUND];
-        let info = self.info(&request, &missing).await?;
-        self.report(None);
-        Ok(info)
+        self.info(&request, &[CONSUMER_NOT_FOUND, STREAM_NOT_FOUND])
+            .await
     }
 
     /// Creates or updates the managed stream that stores the topic. Returns whether there is one.
@@ -272,10 +300,7 @@ impl Api {
 
     async fn ensure_stream(&self, desired: &StreamConfig) -> Result<(), TransportError> {
         let name = &desired.name;
-        let info = self
-            .info(&format!("STREAM.INFO.{name}"), &[STREAM_NOT_FOUND])
-            .await?;
-        let Some(mut info) = info else {
+        let Some(mut info) = self.stream_info(name).await? else {
             tracing::info!(stream = %name, "creating a JetStream stream");
             let request = format!("STREAM.CREATE.{name}");
             return self.command(&request, &new_stream(desired)).await.map(drop);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use super::api::{Api, STREAM_NOT_FOUND, merge, nanoseconds};
+use super::api::{Api, merge, nanoseconds};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::{LAG_INTERVAL, TopicFilter};
 
@@ -46,6 +46,9 @@ pub(super) struct ConsumerState {
     pub(super) created: Option<SystemTime>,
 }
 
+/// How far the clocks of two servers may differ. Each of them writes the time of what it creates.
+const CLOCKS: Duration = Duration::from_secs(10);
+
 /// The server's default acknowledgement timeout, if the consumer sets none.
 const SERVER_ACK_WAIT: Duration = Duration::from_secs(30);
 
@@ -63,16 +66,20 @@ impl ConsumerRef {
     }
 
     /// Finds the consumer, or creates or updates it if that is allowed. A new one begins after `settled`, where a
-    /// consumer of that name had stopped, or with the first message of the stream if that is 0.
+    /// consumer of that name, which was `created` then, had stopped, or with the first message of the stream if that is 0.
     ///
     /// # Errors
     /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when consumers of its kind cannot be
     /// read at least once.
-    pub(super) async fn ensure(&self, settled: u64) -> Result<ConsumerState, TransportError> {
+    pub(super) async fn ensure(
+        &self,
+        settled: u64,
+        created: Option<SystemTime>,
+    ) -> Result<ConsumerState, TransportError> {
         self.api.ensure_stream_named(&self.stream).await?;
         let info = match self.api.consumer_info(&self.stream, &self.name).await? {
             Some(info) => self.update(info).await?,
-            None if self.api.config().manage => self.create(settled).await?,
+            None if self.api.config().manage => self.create(settled, created).await?,
             None => return Err(self.missing()),
         };
         check(&self.stream, &self.name, &info["config"])?;
@@ -109,7 +116,11 @@ impl ConsumerRef {
         }
     }
 
-    async fn create(&self, settled: u64) -> Result<Value, TransportError> {
+    async fn create(
+        &self,
+        settled: u64,
+        created: Option<SystemTime>,
+    ) -> Result<Value, TransportError> {
         tracing::info!(stream = %self.stream, consumer = %self.name, "creating a durable consumer");
         let mut config = json!({
             "durable_name": self.name,
@@ -119,7 +130,7 @@ impl ConsumerRef {
             // The bridge counts attempts itself; the server's limit would hide messages.
             "max_deliver": -1,
         });
-        if settled > 0 && self.has_reached(settled).await? {
+        if settled > 0 && self.has_reached(settled, created).await? {
             let first = settled + 1;
             let start = json!({ "deliver_policy": "by_start_sequence", "opt_start_seq": first });
             merge(&mut config, start);
@@ -130,21 +141,28 @@ impl ConsumerRef {
             .await
     }
 
-    /// Whether the stream has reached that sequence. If not, it is a new stream of the same name, or lost its end, and
-    /// must be read from the beginning.
-    async fn has_reached(&self, settled: u64) -> Result<bool, TransportError> {
-        let request = format!("STREAM.INFO.{}", self.stream);
-        let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await?;
-        let last = info
-            .and_then(|info| info["state"]["last_seq"].as_u64())
-            .unwrap_or(0);
-        if last < settled {
+    /// Whether a consumer that was created at `created` can have read the stream up to that sequence. If not, the
+    /// stream is a new one of the same name, or has lost its last messages, and must be read from the beginning.
+    async fn has_reached(
+        &self,
+        settled: u64,
+        created: Option<SystemTime>,
+    ) -> Result<bool, TransportError> {
+        let info = self.api.stream_info(&self.stream).await?;
+        let info = info.unwrap_or_default();
+        let last = info["state"]["last_seq"].as_u64().unwrap_or(0);
+        // A consumer is younger than its stream.
+        let is_new = created_at(&info)
+            .zip(created)
+            .and_then(|(stream, consumer)| stream.duration_since(consumer).ok())
+            .is_some_and(|later| later > CLOCKS);
+        if is_new || last < settled {
             tracing::error!(
-                stream = %self.stream, last_sequence = last, read_up_to = settled,
-                "the stream has fewer messages than were read from it: reading it from the beginning"
+                stream = %self.stream, last_sequence = last, read_up_to = settled, is_new,
+                "the stream was created again after it was read, or has fewer messages than were read from it: reading it from the beginning"
             );
         }
-        Ok(last >= settled)
+        Ok(!is_new && last >= settled)
     }
 
     async fn update(&self, info: Value) -> Result<Value, TransportError> {
@@ -178,8 +196,7 @@ impl ConsumerRef {
     /// Whether the stream has exactly the subjects of this filter, so that a consumer without a filter reads the same.
     /// Unknown if the user may not ask.
     async fn is_whole_stream(&self, desired: &Value) -> bool {
-        let request = format!("STREAM.INFO.{}", self.stream);
-        let info = self.api.info(&request, &[STREAM_NOT_FOUND]).await;
+        let info = self.api.stream_info(&self.stream).await;
         let info = info.ok().flatten();
         info.is_some_and(|info| texts(&info["config"]["subjects"]) == filter_of(desired))
     }
@@ -223,11 +240,15 @@ impl ConsumerState {
         Self {
             limits: Limits::read(&info["config"]),
             settled: info["ack_floor"]["stream_seq"].as_u64().unwrap_or(0),
-            created: info["created"]
-                .as_str()
-                .and_then(|time| humantime::parse_rfc3339(time).ok()),
+            created: created_at(info),
         }
     }
+}
+
+/// When a stream or a consumer was created.
+fn created_at(info: &Value) -> Option<SystemTime> {
+    let time = info["created"].as_str()?;
+    humantime::parse_rfc3339(time).ok()
 }
 
 // === impl Limits ===

@@ -148,7 +148,7 @@ impl DurableReader {
         budget_bytes: usize,
         deliveries: mpsc::Sender<Delivery>,
     ) -> Result<(Self, watch::Sender<ConsumerState>), TransportError> {
-        let state = consumer.ensure(0).await?;
+        let state = consumer.ensure(0, None).await?;
         let (tell_state, states) = watch::channel(state);
         let inbox = client.new_inbox();
         let messages = subscribe_one(&client, format!("{inbox}.*"), None).await?;
@@ -221,7 +221,12 @@ impl DurableReader {
                 Event::Verdicts(verdicts) => self.settle_all(verdicts).await,
                 Event::ProgressDue => self.send_progress().await,
                 Event::Repaired(state) => self.repaired(state),
-                Event::PullSilent => self.silent(),
+                Event::PullSilent => {
+                    if let Err(error) = self.silent().await {
+                        tracing::warn!(consumer = %self.consumer.name, %error, "a durable consumer gets no answers to its pulls: subscribing again");
+                        break;
+                    }
+                }
                 Event::Messages(Some(messages)) => {
                     let now = Instant::now();
                     for message in messages {
@@ -295,14 +300,19 @@ impl DurableReader {
             self.messages = None;
         }
         if is_up && self.messages.is_none() && self.stage == Stage::Reading {
-            self.inbox = self.client.new_inbox();
-            let subject = format!("{}.*", self.inbox);
-            let messages = subscribe_one(&self.client, subject, None).await?;
-            self.messages = Some(messages.ready_chunks(CHUNK));
+            self.take_new_inbox().await?;
             self.end_recovery();
             self.failed_searches = 0;
             self.begin_search();
         }
+        Ok(())
+    }
+
+    async fn take_new_inbox(&mut self) -> Result<(), TransportError> {
+        self.inbox = self.client.new_inbox();
+        let subject = format!("{}.*", self.inbox);
+        let messages = subscribe_one(&self.client, subject, None).await?;
+        self.messages = Some(messages.ready_chunks(CHUNK));
         Ok(())
     }
 
@@ -401,7 +411,7 @@ impl DurableReader {
             let Some(share) = self.budget.spare(bytes) else {
                 return;
             };
-            let is_known = self.ledger.renew(stored.info.sequence, &stored.reply);
+            let is_known = self.ledger.renew(&stored.info, &stored.reply);
             let (lane, reply, info) = (lane(&stored.subject), stored.reply.clone(), stored.info);
             let message = stored.message().filter(|_| !is_known);
             self.unreadable.pop_front();
@@ -447,7 +457,7 @@ impl DurableReader {
             tracing::debug!("a message without a JetStream reply subject was ignored");
             return;
         };
-        if self.ledger.renew(info.sequence, &reply) {
+        if self.ledger.renew(&info, &reply) {
             // An earlier delivery of the message is still in progress here; its outcome counts for this one too.
             return;
         }
@@ -472,7 +482,7 @@ impl DurableReader {
         now: Instant,
     ) {
         let progress = now + self.limits.ack_wait / 2;
-        let delivery = self.ledger.deliver(info.sequence, reply, progress);
+        let delivery = self.ledger.deliver(&info, reply, progress);
         let settle = ToReader {
             sequence: info.sequence,
             delivery,
@@ -558,9 +568,10 @@ impl DurableReader {
         }
     }
 
-    /// The server has not answered a pull. If that happens again, it is reported. An idle consumer is not silent: its
-    /// server sends signs of life.
-    fn silent(&mut self) {
+    /// The server has not answered a pull. If that happens again, it is reported, and the next pull has a new inbox: the
+    /// server may have refused the old one, and then sends nothing there, even if it permits it again. The server of an
+    /// idle consumer is not silent: it sends heartbeats.
+    async fn silent(&mut self) -> Result<(), TransportError> {
         self.pull = None;
         self.silences = self.silences.saturating_add(1);
         tracing::debug!(consumer = %self.consumer.name, "no response to the pull request: sending it again");
@@ -569,7 +580,10 @@ impl DurableReader {
                 "the server does not answer pulls; if the log names a refused permission, grant it";
             self.link
                 .report(&self.consumer.title(), Some(Text::from_static(cause)));
+            self.take_received().await;
+            self.take_new_inbox().await?;
         }
+        Ok(())
     }
 
     /// Searches for the consumer again, with pauses, until it exists. If its pulls are refused again and again, it is
@@ -587,14 +601,14 @@ impl DurableReader {
             stream = %consumer.stream, consumer = %consumer.name, cause,
             "the durable consumer cannot be read: trying again"
         );
-        let settled = self.settled;
+        let (settled, created) = (self.settled, self.created);
         self.repair = Some(
             async move {
                 let name = consumer.title();
                 let mut pause = MAX_PAUSE.min(FIRST_PAUSE * 2_u32.pow((refusals - 1).min(10)));
                 loop {
                     tokio::time::sleep(pause / 2 + jitter(pause / 2)).await;
-                    match consumer.ensure(settled).await {
+                    match consumer.ensure(settled, created).await {
                         Ok(state) => {
                             if refusals == 1 {
                                 link.report(&name, None);
@@ -842,19 +856,23 @@ mod tests {
     async fn unanswered_pulls_are_reported_until_the_server_answers_one() {
         let mut world = world().await;
         let health = world.reader.link.health();
-        world.reader.silent();
+        let inbox = world.reader.inbox.clone();
+        world.reader.silent().await.unwrap();
         assert_eq!(*health.borrow(), Health::Up);
-        world.reader.silent();
+        assert_eq!(world.reader.inbox, inbox);
+        world.reader.silent().await.unwrap();
         assert!(matches!(*health.borrow(), Health::Impaired(_)));
+        // The server may have refused the old one.
+        assert_ne!(world.reader.inbox, inbox);
         world.reader.accepted();
         assert_eq!(*health.borrow(), Health::Up);
         // Those of an earlier connection do not count.
         for _ in 0..2 {
-            world.reader.silent();
+            world.reader.silent().await.unwrap();
         }
         world.reader.connection_changed(true).await.unwrap();
         assert_eq!(*health.borrow(), Health::Up);
-        world.reader.silent();
+        world.reader.silent().await.unwrap();
         assert_eq!(*health.borrow(), Health::Up);
     }
 

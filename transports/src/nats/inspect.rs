@@ -6,11 +6,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Nats;
-use super::api::{STREAM_NOT_FOUND, api_error, merge};
+use super::api::{api_error, merge};
 use super::config::JetStreamConfig;
 use super::consumer::check;
 use super::permissions::Permissions;
-use super::subscribe::{refused, subscribe_one};
+use super::subscribe::{RefusalListener, subscribe_one};
 use crate::error::{TransportError, TransportErrorKind};
 
 /// The user, as the server sees it.
@@ -60,10 +60,10 @@ impl Nats {
     pub async fn test_subscribe(&self, subject: &str) -> Result<(), TransportError> {
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
-        let refusals = inner.link.refusals();
+        let mut listener = RefusalListener::new(&inner.link, vec![subject.into()], None);
         let subscriber = subscribe_one(&inner.client, subject.to_owned(), None).await?;
         inner.echo().await?;
-        let outcome = refused(refusals, &[subject], inner.link.user()).await;
+        let outcome = listener.check(inner.link.user()).await;
         drop(subscriber);
         outcome
     }
@@ -84,8 +84,7 @@ impl Nats {
     /// # Errors
     /// When JetStream does not answer.
     pub async fn stream_config(&self, stream: &str) -> Result<Option<Value>, TransportError> {
-        let request = format!("STREAM.INFO.{stream}");
-        let info = self.inner.api.info(&request, &[STREAM_NOT_FOUND]).await?;
+        let info = self.inner.api.stream_info(stream).await?;
         Ok(info.map(|mut info| info["config"].take()))
     }
 
@@ -157,9 +156,8 @@ impl Nats {
     ) -> Result<(), TransportError> {
         let api = &self.inner.api;
         let missing = |what: String| TransportError::new(TransportErrorKind::UnknownTopic, what);
-        let streams = format!("STREAM.INFO.{stream}");
         let managed = config.manage && config.streams.iter().any(|listed| listed.name == stream);
-        if api.info(&streams, &[STREAM_NOT_FOUND]).await?.is_none() && !managed {
+        if api.stream_info(stream).await?.is_none() && !managed {
             return Err(missing(format!("find the JetStream stream {stream}")));
         }
         match api.consumer_info(stream, name).await? {

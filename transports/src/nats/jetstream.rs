@@ -7,7 +7,8 @@
 //! ```
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
@@ -50,13 +51,19 @@ struct Unanswered {
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
-/// The answer of a stream.
+/// What an answer means for its question.
+enum Verdict {
+    Known(Result<Receipt, TransportError>),
+    /// Nobody has got the message.
+    NoResponders,
+}
+
+/// The answer of a stream: either the first two members, or the last. Others who read the subject may answer too, in
+/// any form.
 #[derive(Debug, Deserialize)]
 struct PubAck {
-    #[serde(default)]
-    stream: String,
-    #[serde(default)]
-    seq: u64,
+    stream: Option<String>,
+    seq: Option<u64>,
     error: Option<ApiError>,
 }
 
@@ -130,7 +137,8 @@ impl Replies {
         }
     }
 
-    /// Decides a question. Returns a publication without a listener, for which the streams must be checked first.
+    /// Decides a question, unless the answer is not that of a stream: then the stream may still answer. Returns a
+    /// publication without a listener, for which the streams must be checked first.
     fn answered(
         &self,
         unanswered: &mut Unanswered,
@@ -139,16 +147,14 @@ impl Replies {
         let token = answer.subject.rsplit('.').next().unwrap_or_default();
         // An answer that is late or invented belongs to no question.
         let token = token.parse().ok()?;
-        let expected = unanswered.remove(token)?;
-        let result = match expected.answer {
-            Answer::Echo => Ok(Receipt { position: None }),
-            Answer::Stored if answer.status == Some(StatusCode::NO_RESPONDERS) => {
-                return Some(expected);
+        let (expected, verdict) = unanswered.take_answered(token, answer)?;
+        match verdict {
+            Verdict::NoResponders => Some(expected),
+            Verdict::Known(result) => {
+                expected.decide(result);
+                None
             }
-            Answer::Stored => stored(&expected, answer),
-        };
-        expected.decide(result);
-        None
+        }
     }
 
     /// Fails the questions on a lost connection, also those that wait for a lookup: their answers will not come. Returns
@@ -189,10 +195,43 @@ impl Unanswered {
 
     fn remove(&mut self, token: u64) -> Option<Expected> {
         let expected = self.by_token.remove(&token);
+        self.forget_deadlines();
+        expected
+    }
+
+    /// Takes a question, and what its answer means. An answer that does not come from a stream leaves it open.
+    fn take_answered(
+        &mut self,
+        token: u64,
+        answer: &async_nats::Message,
+    ) -> Option<(Expected, Verdict)> {
+        let Entry::Occupied(entry) = self.by_token.entry(token) else {
+            return None;
+        };
+        let expected = entry.get();
+        let verdict = match expected.answer {
+            Answer::Echo => Verdict::Known(Ok(Receipt { position: None })),
+            Answer::Stored if answer.status == Some(StatusCode::NO_RESPONDERS) => {
+                Verdict::NoResponders
+            }
+            Answer::Stored => match stored(expected, answer) {
+                Some(result) => Verdict::Known(result),
+                None => {
+                    tracing::debug!(topic = %expected.subject, "an answer to a stored message is ignored, because no stream has sent it");
+                    return None;
+                }
+            },
+        };
+        let expected = entry.remove();
+        self.forget_deadlines();
+        Some((expected, verdict))
+    }
+
+    /// Without open questions, no deadline is needed.
+    fn forget_deadlines(&mut self) {
         if self.by_token.is_empty() {
             self.deadlines.clear();
         }
-        expected
     }
 
     fn take(&mut self, which: impl Fn(&Expected) -> bool) -> Vec<Expected> {
@@ -245,27 +284,37 @@ pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
     )
 }
 
-/// The acknowledgement of a publication.
-fn stored(expected: &Expected, answer: &async_nats::Message) -> Result<Receipt, TransportError> {
-    let what = storing(&expected.subject);
-    let ack: PubAck = serde_json::from_slice(&answer.payload).map_err(|error| {
-        TransportError::new(TransportErrorKind::Other, what.clone()).caused_by(error)
-    })?;
-    match ack.error {
-        // The server does not say how large a message may be.
-        Some(error) if error.kind() == TransportErrorKind::TooLarge => {
-            let limit = format!("max_msg_size of the stream of {} is less", expected.subject);
-            Err(TransportError::too_large(expected.bytes, limit).caused_by(error))
-        }
-        Some(error) if error.kind() == TransportErrorKind::Overtaken => {
-            Err(TransportError::overtaken(what, error.last_sequence()).caused_by(error))
-        }
-        Some(error) => Err(TransportError::new(error.kind(), what).caused_by(error)),
+/// The acknowledgement of a publication. `None` for the answer of somebody else.
+fn stored(
+    expected: &Expected,
+    answer: &async_nats::Message,
+) -> Option<Result<Receipt, TransportError>> {
+    let ack: PubAck = serde_json::from_slice(&answer.payload).ok()?;
+    let Some(error) = ack.error else {
         // A duplicate is stored too: at the sequence of the first message.
-        None => Ok(Receipt {
-            position: Some(position(&ack.stream, ack.seq)),
-        }),
+        let position = position(&ack.stream?, ack.seq?);
+        return Some(Ok(Receipt {
+            position: Some(position),
+        }));
+    };
+    // Every error of a stream has a code of its own.
+    let is_of_stream = error.err_code != 0;
+    is_of_stream.then(|| Err(refused(expected, error)))
+}
+
+/// The error of a publication that a stream refused.
+fn refused(expected: &Expected, error: ApiError) -> TransportError {
+    let what = storing(&expected.subject);
+    match error.kind() {
+        // The server does not say how large a message may be.
+        TransportErrorKind::TooLarge => {
+            let limit = format!("max_msg_size of the stream of {} is less", expected.subject);
+            TransportError::too_large(expected.bytes, limit)
+        }
+        TransportErrorKind::Overtaken => TransportError::overtaken(what, error.last_sequence()),
+        kind => TransportError::new(kind, what),
     }
+    .caused_by(error)
 }
 
 /// `j:STREAM/SEQUENCE`.
@@ -292,11 +341,11 @@ mod tests {
         }
     }
 
-    fn check(body: &str) -> Result<String, TransportErrorKind> {
+    fn check(body: &str) -> Option<Result<String, TransportErrorKind>> {
         let (expected, _verdict) = expected("a.b", 0, Answer::Stored, 5);
-        stored(&expected, &answer(body))
-            .map(|receipt| receipt.position.unwrap().to_string())
-            .map_err(|error| error.kind())
+        let result = stored(&expected, &answer(body))?;
+        let result = result.map(|receipt| receipt.position.unwrap().to_string());
+        Some(result.map_err(|error| error.kind()))
     }
 
     #[test]
@@ -305,7 +354,7 @@ mod tests {
             r#"{"stream":"S","seq":7}"#,
             r#"{"stream":"S","seq":7,"domain":"d","duplicate":true}"#,
         ] {
-            assert_eq!(check(body), Ok("j:S/7".into()));
+            assert_eq!(check(body), Some(Ok("j:S/7".into())));
         }
         for (code, err_code, kind) in [
             (400, 10_054, TransportErrorKind::TooLarge),
@@ -316,9 +365,8 @@ mod tests {
         ] {
             let body =
                 format!(r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"x"}}}}"#);
-            assert_eq!(check(&body), Err(kind));
+            assert_eq!(check(&body), Some(Err(kind)));
         }
-        assert_eq!(check("not json"), Err(TransportErrorKind::Other));
         let (expected, _verdict) = expected("a.b", 0, Answer::Stored, 5);
         for (err_code, description, last) in [
             (10_071, "wrong last sequence: 17", Some(17)),
@@ -327,9 +375,25 @@ mod tests {
             let body = format!(
                 r#"{{"error":{{"code":400,"err_code":{err_code},"description":"{description}"}}}}"#
             );
-            let error = stored(&expected, &answer(&body)).unwrap_err();
+            let error = stored(&expected, &answer(&body)).unwrap().unwrap_err();
             assert_eq!(error.kind(), TransportErrorKind::Overtaken);
             assert_eq!(error.last_sequence(), last);
+        }
+    }
+
+    #[test]
+    fn answers_of_others_decide_nothing() {
+        for body in [
+            "",
+            "not json",
+            "{}",
+            r#"{"stream":"S"}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"x"}}"#,
+            r#"{"error":{"code":500,"message":"x"}}"#,
+            r#"{"error":"x"}"#,
+        ] {
+            assert_eq!(check(body), None, "{body}");
         }
     }
 

@@ -29,6 +29,8 @@ pub(super) struct Ledger {
 #[derive(Debug)]
 struct Out {
     delivery: u64,
+    /// When the stream stored the message. A stream that was created again uses the same sequences for other messages.
+    time: Option<i64>,
     reply: Subject,
 }
 
@@ -62,8 +64,9 @@ pub(super) struct ToReader {
 
 impl Ledger {
     /// Whether a delivery of that message is outstanding. Then the newer reply subject settles it.
-    pub(super) fn renew(&mut self, sequence: u64, reply: &Subject) -> bool {
-        match self.out.get_mut(&sequence) {
+    pub(super) fn renew(&mut self, message: &Info, reply: &Subject) -> bool {
+        let out = self.out.get_mut(&message.sequence);
+        match out.filter(|out| out.time == message.time) {
             Some(out) => {
                 out.reply = reply.clone();
                 true
@@ -72,11 +75,18 @@ impl Ledger {
         }
     }
 
-    /// Adds a delivery and returns its number. If it is still outstanding at that time, a work-in-progress ack is due.
-    pub(super) fn deliver(&mut self, sequence: u64, reply: Subject, progress: Instant) -> u64 {
+    /// Adds a delivery and returns its number. If it is still outstanding at that time, a work-in-progress ack is due. The
+    /// outcome of an outstanding delivery with the same sequence is then ignored.
+    pub(super) fn deliver(&mut self, message: &Info, reply: Subject, progress: Instant) -> u64 {
         self.deliveries += 1;
         let delivery = self.deliveries;
-        self.out.insert(sequence, Out { delivery, reply });
+        let Info { sequence, time, .. } = *message;
+        let out = Out {
+            delivery,
+            time,
+            reply,
+        };
+        self.out.insert(sequence, out);
         self.expect(Progress {
             when: progress,
             sequence,
@@ -284,15 +294,39 @@ mod tests {
         }
     }
 
+    /// The message with this sequence, stored at a time.
+    fn message(sequence: u64, time: i64) -> Info {
+        Info {
+            sequence,
+            attempt: 1,
+            time: Some(time),
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_stream_that_was_created_again_is_not_the_one_in_progress() {
+        let (mut ledger, now) = (Ledger::default(), Instant::now());
+        let (old, new) = (message(7, 1), message(7, 2));
+        let first = ledger.deliver(&old, "old".into(), now);
+        assert!(!ledger.renew(&new, &"new".into()));
+        let second = ledger.deliver(&new, "new".into(), now);
+        let outcome = verdict(7, first, Outcome::Settled);
+        assert!(ledger.settle(&outcome).is_none(), "the new one is not read");
+        assert!(ledger.renew(&new, &"again".into()));
+        let reply = ledger.settle(&verdict(7, second, Outcome::Settled));
+        assert_eq!(reply.unwrap().as_str(), "again");
+    }
+
     #[test]
     fn a_redelivery_replaces_the_delivery_and_its_old_outcome_is_ignored() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
-        assert!(!ledger.renew(7, &"a".into()));
-        let first = ledger.deliver(7, "a".into(), now);
-        assert!(ledger.renew(7, &"b".into()));
+        let seventh = message(7, 1);
+        assert!(!ledger.renew(&seventh, &"a".into()));
+        let first = ledger.deliver(&seventh, "a".into(), now);
+        assert!(ledger.renew(&seventh, &"b".into()));
         let reply = ledger.settle(&verdict(7, first, Outcome::Abandoned));
         assert_eq!(reply.unwrap().as_str(), "b");
-        let second = ledger.deliver(7, "c".into(), now);
+        let second = ledger.deliver(&seventh, "c".into(), now);
         assert!(
             ledger
                 .settle(&verdict(7, first, Outcome::Settled))
@@ -312,7 +346,7 @@ mod tests {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         let second = Duration::from_secs(1);
         for (sequence, seconds) in [(1, 10), (2, 20), (3, 30)] {
-            ledger.deliver(sequence, "a".into(), now + seconds * second);
+            ledger.deliver(&message(sequence, 1), "a".into(), now + seconds * second);
         }
         ledger.hasten(now + 15 * second);
         let progress = ledger.progress.iter();
@@ -324,9 +358,9 @@ mod tests {
     fn progress_is_reported_for_unsettled_messages_and_stays_bounded() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         let second = Duration::from_secs(1);
-        ledger.deliver(1, "slow".into(), now + second);
+        ledger.deliver(&message(1, 1), "slow".into(), now + second);
         for sequence in 2..100_000 {
-            let delivery = ledger.deliver(sequence, "quick".into(), now + second);
+            let delivery = ledger.deliver(&message(sequence, 1), "quick".into(), now + second);
             ledger.settle(&verdict(sequence, delivery, Outcome::Settled));
         }
         assert!(ledger.progress.len() < 2000);

@@ -13,6 +13,8 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use async_nats::connection::State;
 use async_nats::{Client, ClientError, ConnectOptions, Event, ServerError};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Fuse, FusedFuture as _};
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +36,17 @@ pub(super) struct Connection {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     Publish(Text),
-    Subscribe(Text),
+    Subscribe { subject: Text, queue: RefusedQueue },
+}
+
+/// The queue group of a refused subscription.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RefusedQueue {
+    /// It is in none.
+    Without,
+    Named(Text),
+    /// Not known: when a server takes a permission away, it does not name the group.
+    Unnamed,
 }
 
 /// The state of the connection. One for all clones of a transport.
@@ -99,6 +111,10 @@ struct Faults {
     is_connecting: bool,
     /// The last report about the connection.
     connection: Text,
+    /// Why the JetStream API does not work, if it does not.
+    api: Option<Text>,
+    /// When the question that led to `api` was asked, or when the connection came up, if that was later.
+    api_asked_at: Instant,
     /// Subscriptions that cannot go on, and other parts that do not work, and why.
     subscriptions: BTreeMap<Text, Text>,
 }
@@ -106,8 +122,9 @@ struct Faults {
 /// How often the client's own state is compared with its events.
 const COMPARE_EVERY: Duration = Duration::from_millis(250);
 
-/// Refused permissions kept for slow listeners, at most.
-const REFUSALS: usize = 64;
+/// Refused permissions kept for slow listeners, at most. More than the 128 events that the client can queue, so that no
+/// listener misses a refusal among many others.
+const REFUSALS: usize = 256;
 
 /// The fix when the server refuses the login.
 const CHECK_USER: &str = "check `auth`, and the users of the server";
@@ -167,6 +184,8 @@ impl Link {
             faults: std::sync::Mutex::new(Faults {
                 is_connecting: true,
                 connection: connecting,
+                api: None,
+                api_asked_at: Instant::now(),
                 subscriptions: BTreeMap::new(),
             }),
             servers,
@@ -200,11 +219,18 @@ impl Link {
         let mut differed = false;
         let mut every = tokio::time::interval(COMPARE_EVERY);
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // It may take long if servers do not answer. The comparisons continue in the meantime.
+        let mut diagnosis: Fuse<BoxFuture<'_, Option<String>>> = Fuse::terminated();
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = self.ended.cancelled() => return self.client_ended(),
+                found = &mut diagnosis => {
+                    let found = found.map_or_else(|| self.describe("no connection"), Text::from);
+                    self.not_connected(found);
+                    continue;
+                }
                 _ = every.tick() => {}
             }
             self.report_refusals(Instant::now());
@@ -216,12 +242,8 @@ impl Link {
                 self.set_connection(up, connects(&client));
             }
             differed = differs;
-            if self.is_unclear.swap(false, Ordering::Relaxed) {
-                let Some(found) = stop.run_until_cancelled(self.probe.diagnose()).await else {
-                    return;
-                };
-                let found = found.map_or_else(|| self.describe("no connection"), Text::from);
-                self.not_connected(found);
+            if diagnosis.is_terminated() && self.is_unclear.swap(false, Ordering::Relaxed) {
+                diagnosis = self.probe.diagnose().boxed().fuse();
             }
         }
     }
@@ -359,7 +381,10 @@ impl Link {
         if up {
             // The cause of the next loss, unless a later report replaces it.
             let lost = self.describe("the connection was lost");
-            self.faults().blame_connection(lost);
+            let mut faults = self.faults();
+            faults.blame_connection(lost);
+            // What the API did on the earlier connection says nothing about this one.
+            (faults.api, faults.api_asked_at) = (None, Instant::now());
         }
         self.connection.send_if_modified(|now| {
             let next = Connection { up, epoch };
@@ -390,17 +415,28 @@ impl Link {
         self.publish_health();
     }
 
+    /// Reports why the JetStream API does not work, or, with `None`, that it does: the result of a question that was
+    /// asked at this time. Many questions are open at once, so a result may arrive after that of a later question. Then
+    /// it is out of date.
+    pub(super) fn report_api(&self, asked_at: Instant, trouble: Option<Text>) {
+        let mut faults = self.faults();
+        if asked_at < faults.api_asked_at {
+            return;
+        }
+        (faults.api, faults.api_asked_at) = (trouble, asked_at);
+        drop(faults);
+        self.publish_health();
+    }
+
     fn publish_health(&self) {
         // Computed inside, so that of two concurrent updates the later one includes both.
         self.health.send_if_modified(|now| {
             let up = self.connection.borrow().up;
             let faults = self.faults();
-            let next = match faults.subscriptions.first_key_value() {
+            let next = match faults.first_part() {
                 _ if !up && faults.is_connecting => Health::Connecting(faults.connection.clone()),
                 _ if !up => Health::Down(faults.connection.clone()),
-                Some((subscription, trouble)) => {
-                    Health::Impaired(Text::from(format!("{subscription}: {trouble}")))
-                }
+                Some((part, trouble)) => Health::Impaired(Text::from(format!("{part}: {trouble}"))),
                 None => Health::Up,
             };
             let changed = *now != next;
@@ -547,6 +583,13 @@ impl Faults {
         self.connection = connection;
         self.is_connecting = false;
     }
+
+    /// The first part that does not work, and why. The API comes first: other parts may fail because of it.
+    fn first_part(&self) -> Option<(&str, &Text)> {
+        let api = self.api.as_ref().map(|trouble| ("JetStream", trouble));
+        let subscription = self.subscriptions.first_key_value();
+        api.or_else(|| subscription.map(|(name, trouble)| (name.as_str(), trouble)))
+    }
 }
 
 // === impl LoggedRefusals ===
@@ -566,7 +609,7 @@ impl LoggedRefusals {
     fn allow(&mut self, refusal: &Refusal, now: Instant) -> Option<u64> {
         match refusal {
             Refusal::Publish(subject) => self.publish.allow(subject, now),
-            Refusal::Subscribe(subject) => self.subscribe.allow(subject, now),
+            Refusal::Subscribe { subject, .. } => self.subscribe.allow(subject, now),
         }
     }
 
@@ -620,16 +663,36 @@ impl LoggedSubjects {
 // === impl Refusal ===
 
 impl Refusal {
-    /// Reads `Permissions Violation for Publish to "a.b"` and `... for Subscription to "a.b" using queue "g"`.
+    /// Reads `Permissions Violation for Publish to "a.b"` and `... for Subscription to "a.b" using queue "g"`. A server
+    /// that takes a permission away writes `(sid "1")` in place of the queue.
     fn parse(text: &str) -> Option<Self> {
         let lower = text.to_ascii_lowercase();
-        let subject = || text.split('"').nth(1).map(Text::from);
+        let mut parts = text.split('"').skip(1);
         if lower.starts_with("permissions violation for publish") {
-            subject().map(Self::Publish)
+            parts.next().map(|subject| Self::Publish(subject.into()))
         } else if lower.starts_with("permissions violation for subscription") {
-            subject().map(Self::Subscribe)
+            let subject = parts.next()?.into();
+            let queue = match (parts.next().map(str::trim), parts.next()) {
+                (None | Some(""), _) => RefusedQueue::Without,
+                (Some("using queue"), Some(queue)) => RefusedQueue::Named(queue.into()),
+                _ => RefusedQueue::Unnamed,
+            };
+            Some(Self::Subscribe { subject, queue })
         } else {
             None
+        }
+    }
+}
+
+// === impl RefusedQueue ===
+
+impl RefusedQueue {
+    /// Whether a subscription in this group may be the refused one.
+    pub(super) fn may_be(&self, group: Option<&Text>) -> bool {
+        match self {
+            Self::Without => group.is_none(),
+            Self::Named(queue) => group == Some(queue),
+            Self::Unnamed => true,
         }
     }
 }
@@ -663,6 +726,13 @@ pub(super) fn jitter(most: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    fn subscription(subject: &str, queue: RefusedQueue) -> Refusal {
+        Refusal::Subscribe {
+            subject: subject.into(),
+            queue,
+        }
+    }
+
     #[test]
     fn refusals_are_parsed_from_server_errors() {
         for (text, expected) in [
@@ -672,7 +742,15 @@ mod tests {
             ),
             (
                 r#"Permissions Violation for Subscription to "A.>" using queue "q""#,
-                Some(Refusal::Subscribe("A.>".into())),
+                Some(subscription("A.>", RefusedQueue::Named("q".into()))),
+            ),
+            (
+                r#"Permissions Violation for Subscription to "a""#,
+                Some(subscription("a", RefusedQueue::Without)),
+            ),
+            (
+                r#"Permissions Violation for Subscription to "a" (sid "7")"#,
+                Some(subscription("a", RefusedQueue::Unnamed)),
             ),
             ("Permissions Violation for Publish to", None),
             ("Maximum Payload Violation", None),
@@ -682,12 +760,71 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_is_about_subscriptions_in_its_queue_group() {
+        let (g, other) = (Text::from_static("g"), Text::from_static("other"));
+        let named = RefusedQueue::Named(g.clone());
+        for (queue, expected) in [
+            (RefusedQueue::Without, [true, false, false]),
+            (named, [false, true, false]),
+            (RefusedQueue::Unnamed, [true, true, true]),
+        ] {
+            let groups = [None, Some(&g), Some(&other)];
+            assert_eq!(groups.map(|group| queue.may_be(group)), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_client_is_noticed_while_the_servers_are_examined() {
+        // It accepts connections, and never says anything.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("nats://{}", silent.local_addr().unwrap());
+        // Together they take longer than this test waits.
+        let config = NatsConfig::new(vec![address; 60]);
+        let (link, client) = Link::connect(&config, 1).await.unwrap();
+        link.is_unclear.store(true, Ordering::Relaxed);
+        let stop = CancellationToken::new();
+        let watching = tokio::spawn(Arc::clone(&link).watch(client, stop.clone()));
+        let wait = Duration::from_secs(60);
+        let begun = async {
+            while link.is_unclear.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(wait, begun).await.unwrap();
+        link.ended.cancel();
+        tokio::time::timeout(wait, watching).await.unwrap().unwrap();
+        let cause = link.cause();
+        assert!(cause.starts_with("the NATS client has ended"), "{cause}");
+    }
+
+    #[tokio::test]
+    async fn a_report_about_the_api_lasts_until_a_later_one_or_a_new_connection() {
+        // Nobody listens there.
+        let config = NatsConfig::new(["nats://127.0.0.1:1"]);
+        let (link, _client) = Link::connect(&config, 1).await.unwrap();
+        link.set_connection(true, 1);
+        let is_impaired = |asked_at, trouble: Option<&'static str>| {
+            link.report_api(asked_at, trouble.map(Text::from_static));
+            matches!(&*link.health().borrow(), Health::Impaired(_))
+        };
+        let asked_at = Instant::now();
+        let later = asked_at + Duration::from_millis(1);
+        assert!(is_impaired(asked_at, Some("silent")));
+        assert!(!is_impaired(later, None));
+        assert!(!is_impaired(asked_at, Some("silent")), "out of date");
+        assert!(is_impaired(later, Some("silent")));
+        link.set_connection(true, 2);
+        assert_eq!(*link.health().borrow(), Health::Up);
+        assert!(!is_impaired(asked_at, Some("silent")), "out of date");
+    }
+
+    #[test]
     fn a_refused_permission_is_logged_once_a_minute_for_each_subject() {
         let (mut logged, now) = (LoggedRefusals::default(), Instant::now());
         let publish = |subject: &str| Refusal::Publish(subject.into());
         assert_eq!(logged.allow(&publish("a"), now), Some(0));
         assert_eq!(logged.allow(&publish("a"), now), None);
-        let subscribe = Refusal::Subscribe("a".into());
+        let subscribe = subscription("a", RefusedQueue::Without);
         assert_eq!(logged.allow(&subscribe, now), Some(0));
         assert_eq!(logged.allow(&publish("b"), now), Some(1));
         let later = now + REFUSAL_LOGGED_EVERY;
@@ -708,7 +845,7 @@ mod tests {
         // They do not use up the room of subscriptions either, and the left-out lines are reported.
         for n in 0..MAX_LOGGED * 2 {
             logged.allow(&publish(format!("word{n}")), now);
-            let subscribe = Refusal::Subscribe(format!("agents.{n}").into());
+            let subscribe = subscription(&format!("agents.{n}"), RefusedQueue::Without);
             assert_eq!(logged.allow(&subscribe, now).is_some(), n < MAX_LOGGED);
         }
         assert_eq!(logged.unreported(now), 0);

@@ -9,7 +9,6 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use super::api::STREAM_NOT_FOUND;
 use super::link::Link;
 use super::{Nats, headers};
 use crate::error::{TransportError, TransportErrorKind};
@@ -43,9 +42,7 @@ impl Nats {
         let what = || format!("find the ends of the JetStream stream {stream}");
         let inner = &self.inner;
         inner.link.up(inner.request_deadline()).await?;
-        let request = format!("STREAM.INFO.{stream}");
-        let info = inner.api.info(&request, &[STREAM_NOT_FOUND]).await?;
-        let Some(mut info) = info else {
+        let Some(mut info) = inner.api.stream_info(stream).await? else {
             return Err(TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 what(),

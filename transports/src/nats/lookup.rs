@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::api::Api;
@@ -111,9 +111,7 @@ pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
 }
 
 async fn ask(api: &Api, subject: &Topic) -> Result<Coverage, TransportError> {
-    let body = json!({ "subject": subject.as_str() });
-    let answer = api.command("STREAM.NAMES", &body).await?;
-    let found = coverage(&answer);
+    let found = coverage(&api.stream_names(subject).await?);
     let is_missing = matches!(found, Coverage::NotCovered);
     if is_missing && api.ensure_topic(subject).await? {
         return Ok(Coverage::Covered);
@@ -135,6 +133,8 @@ fn coverage(answer: &Value) -> Coverage {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::expected::{Answer, expected};
     use super::*;
 

@@ -14,7 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::error::TransportErrorKind as Kind;
 
-/// The server's answer to a request of the JetStream API. A publication to any other subject has no responders.
+/// The server's answer to a request of the JetStream API. A publication to any other subject has no responders, unless
+/// somebody subscribes to it. A publication to `refuse.SUBJECT` takes the permission to subscribe to `SUBJECT` away.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Api {
     Answer(&'static str),
@@ -24,9 +25,16 @@ pub(super) enum Api {
     Silent,
     /// None to the first request.
     Late(&'static str),
+    /// Only to the first request. The others have no responders.
+    Once(&'static str),
+    /// These messages come on the reply subject of each publication to another subject.
+    Stored(&'static [&'static str]),
     /// A message with a carriage return within a header.
     Broken,
 }
+
+/// The answer of a cluster that elects its leader.
+const UNAVAILABLE: &str = r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#;
 
 /// The subject and the body of requests of the API.
 type Requests = Mutex<Vec<(String, Vec<u8>)>>;
@@ -88,49 +96,80 @@ async fn serve_connection(connection: TcpStream, api: Api, requests: &Requests) 
     let info = r#"{"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
     send(&mut write, &format!("INFO {info}\r\n")).await;
     let mut subscriptions: Vec<(String, String)> = Vec::new();
+    let mut refused: Vec<String> = Vec::new();
     let mut line = String::new();
     while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
         let tokens: Vec<&str> = line.split_whitespace().collect();
         match tokens.as_slice() {
             ["PING"] => send(&mut write, "PONG\r\n").await,
+            ["SUB", subject, queue @ .., _] if refused.iter().any(|it| it == subject) => {
+                send(&mut write, &refusal(subject, queue.first())).await;
+            }
             ["SUB", subject, .., id] => subscriptions.push(((*subject).into(), (*id).into())),
             ["PUB" | "HPUB", subject, rest @ .., length] => {
                 let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
                 lines.read_exact(&mut body).await.unwrap();
-                let is_api = subject.starts_with("$JS.API.");
-                if is_api {
-                    requests.lock().unwrap().push(((*subject).into(), body));
+                if let Some(subject) = subject.strip_prefix("refuse.") {
+                    refused.push(subject.to_owned());
+                    send(&mut write, &refusal(subject, None)).await;
+                }
+                // A client that publishes to its own inbox.
+                if let Some(id) = subscriber(&subscriptions, subject) {
+                    send(&mut write, &format!("MSG {subject} {id} 0\r\n\r\n")).await;
                 }
                 // The length of the headers is a number, an inbox is not.
                 let reply = rest.iter().find(|word| word.parse::<usize>().is_err());
                 let id = reply.and_then(|reply| subscriber(&subscriptions, reply));
-                let (Some(reply), Some(id)) = (reply, id) else {
-                    line.clear();
-                    continue;
-                };
-                let message = |json: &str| format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len());
-                let answer = match (is_api, api) {
-                    (true, Api::Silent) => String::new(),
-                    (true, Api::Late(_)) if requests.lock().unwrap().len() == 1 => String::new(),
-                    (true, Api::Broken) => {
-                        let headers = "NATS/1.0\r\na: b\rc\r\n\r\n";
-                        format!("HMSG {reply} {id} 20 20\r\n{headers}\r\n")
-                    }
-                    (true, Api::Answer(json) | Api::Late(json)) => message(json),
-                    (true, Api::Answers(answers)) => {
-                        let mut answers = answers.iter();
-                        let found = answers.find(|(word, _)| subject.contains(*word));
-                        found.map_or_else(String::new, |(_, json)| message(json))
-                    }
-                    (false, _) | (true, Api::NoResponders) => {
-                        format!("HMSG {reply} {id} 16 16\r\nNATS/1.0 503\r\n\r\n\r\n")
-                    }
-                };
-                send(&mut write, &answer).await;
+                let mut earlier = None;
+                if subject.starts_with("$JS.API.") {
+                    let mut requests = requests.lock().unwrap();
+                    earlier = Some(requests.len());
+                    requests.push(((*subject).into(), body));
+                }
+                if let (Some(reply), Some(id)) = (reply, id) {
+                    send(&mut write, &api.answer(subject, (*reply, id), earlier)).await;
+                }
             }
             _ => {}
         }
         line.clear();
+    }
+}
+
+/// The error for a refused subscription.
+fn refusal(subject: &str, queue: Option<&&str>) -> String {
+    let queue = queue.map_or_else(String::new, |queue| format!(" using queue \"{queue}\""));
+    format!("-ERR 'Permissions Violation for Subscription to \"{subject}\"{queue}'\r\n")
+}
+
+impl Api {
+    /// What the server sends for a publication with this reply subject and the id of its subscription: `earlier` is
+    /// the number of earlier requests of the API, if it is one.
+    fn answer(self, subject: &str, (reply, id): (&str, &str), earlier: Option<usize>) -> String {
+        let message = |json: &str| format!("MSG {reply} {id} {}\r\n{json}\r\n", json.len());
+        let nobody = || format!("HMSG {reply} {id} 16 16\r\nNATS/1.0 503\r\n\r\n\r\n");
+        if let (Self::Stored(answers), None) = (self, earlier) {
+            return answers.iter().map(|json| message(json)).collect();
+        }
+        let Some(earlier) = earlier else {
+            return nobody();
+        };
+        match self {
+            Self::Silent => String::new(),
+            Self::Late(_) if earlier == 0 => String::new(),
+            Self::Once(_) if earlier > 0 => nobody(),
+            Self::Broken => {
+                let headers = "NATS/1.0\r\na: b\rc\r\n\r\n";
+                format!("HMSG {reply} {id} 20 20\r\n{headers}\r\n")
+            }
+            Self::Answer(json) | Self::Late(json) | Self::Once(json) => message(json),
+            Self::Answers(answers) => {
+                let mut answers = answers.iter();
+                let found = answers.find(|(word, _)| subject.contains(*word));
+                found.map_or_else(String::new, |(_, json)| message(json))
+            }
+            Self::NoResponders | Self::Stored(_) => nobody(),
+        }
     }
 }
 
@@ -205,6 +244,50 @@ async fn a_publication_that_waited_for_the_connection_is_confirmed() {
     assert!(receipt.is_ok(), "{receipt:?}");
 }
 
+async fn subscribe(nats: &Nats, topic: &str, reading: Reading) -> Result<Consumer, TransportError> {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading,
+        budget_bytes: 1000,
+        budget_messages: 10,
+    };
+    nats.subscribe(subscription).await
+}
+
+/// Waits until the consumer ends.
+async fn ended(consumer: &mut Consumer) {
+    let next = tokio::time::timeout(Duration::from_secs(60), consumer.recv()).await;
+    assert!(next.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_core_subscription_that_the_server_refuses_later_ends_and_cannot_be_made_again() {
+    let server = Mock::start(Api::Silent).await;
+    let config = NatsConfig {
+        request_timeout: Duration::from_secs(60),
+        ..NatsConfig::new([format!("nats://{}", server.address)])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    let live = || Reading::Live { partition: None };
+    let group = || Reading::Group("g".into());
+    let mut first = subscribe(&nats, "in.a", live()).await.unwrap();
+    let mut shared = subscribe(&nats, "in.a", group()).await.unwrap();
+    let mut other = subscribe(&nats, "in.b", live()).await.unwrap();
+    let refuse = to("refuse.in.a", Guarantee::Default);
+    let sent = nats.send(&refuse, Message::plain("x")).await.unwrap();
+    sent.await.unwrap();
+    ended(&mut first).await;
+    assert!(first.lost().now_or_never().is_some());
+    // Those in a queue group have a permission of their own.
+    assert!(shared.recv().now_or_never().is_none());
+    for reading in [live(), group()] {
+        let refused = subscribe(&nats, "in.a", reading).await.unwrap_err();
+        assert_eq!(refused.kind(), Kind::Unauthorised);
+    }
+    ended(&mut shared).await;
+    assert!(other.recv().now_or_never().is_none());
+}
+
 #[tokio::test]
 async fn a_subject_is_unknown_only_if_the_api_confirms_it() {
     for (api, expected) in [
@@ -216,10 +299,7 @@ async fn a_subject_is_unknown_only_if_the_api_confirms_it() {
             Api::Answer(r#"{"total":1,"streams":["S"]}"#),
             Kind::Disconnected,
         ),
-        (
-            Api::Answer(r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#),
-            Kind::Disconnected,
-        ),
+        (Api::Answer(UNAVAILABLE), Kind::Disconnected),
         (Api::Answer("{}"), Kind::Disconnected),
         (Api::Answer("?"), Kind::Disconnected),
         (Api::NoResponders, Kind::Disconnected),
@@ -233,6 +313,22 @@ async fn a_subject_is_unknown_only_if_the_api_confirms_it() {
 }
 
 #[tokio::test]
+async fn only_a_stream_confirms_a_stored_message() {
+    let server = Mock::start(Api::Stored(&[
+        // Subscribers get the reply subject too.
+        r#"{"jsonrpc":"2.0","result":{}}"#,
+        "ok",
+        r#"{"stream":"S","seq":7}"#,
+    ]))
+    .await;
+    let nats = server.connect().await;
+    let to = to("a.b", Guarantee::Stored { message_id: None });
+    let sent = nats.send(&to, Message::plain("x")).await.unwrap();
+    let receipt = tokio::time::timeout(Duration::from_secs(60), sent).await;
+    assert_eq!(receipt.unwrap().unwrap().position.as_deref(), Some("j:S/7"));
+}
+
+#[tokio::test]
 async fn only_an_answer_of_the_api_means_that_no_stream_takes_a_subject() {
     for (api, expected) in [
         (Api::Answer(r#"{"total":0,"streams":null}"#), None),
@@ -241,11 +337,17 @@ async fn only_an_answer_of_the_api_means_that_no_stream_takes_a_subject() {
             None,
         ),
         (Api::NoResponders, None),
+        // The message waits, whatever the API says instead: no other kind is used, or it could become a dead letter.
+        (Api::Answer(UNAVAILABLE), Some(Kind::Disconnected)),
         (
-            Api::Answer(r#"{"error":{"code":503,"err_code":10008,"description":"unavailable"}}"#),
-            Some(Kind::Other),
+            Api::Answer(r#"{"error":{"code":404,"err_code":10059,"description":"no stream"}}"#),
+            Some(Kind::Disconnected),
         ),
-        (Api::Answer("{}"), Some(Kind::Other)),
+        (
+            Api::Answer(r#"{"error":{"code":503,"err_code":10077,"description":"full"}}"#),
+            Some(Kind::Disconnected),
+        ),
+        (Api::Answer("{}"), Some(Kind::Disconnected)),
         (Api::Silent, Some(Kind::TimedOut)),
     ] {
         let server = Mock::start(api).await;
@@ -265,15 +367,24 @@ async fn store_if_any(nats: &Nats, topic: &str) -> Result<(), Kind> {
 }
 
 #[tokio::test]
-async fn a_silent_api_is_asked_few_questions_about_many_subjects() {
-    let server = Mock::start(Api::Silent).await;
-    let nats = server.connect().await;
-    up(&nats).await;
-    let topics = Vec::from_iter((0..200).map(|n| format!("inbox.{n}")));
-    let all = topics.iter().map(|topic| store_if_any(&nats, topic));
-    let sent = futures_util::future::join_all(all).await;
-    assert_eq!(sent, [Err(Kind::TimedOut); 200]);
-    assert!(server.api_requests() < 100, "{}", server.api_requests());
+async fn an_api_that_fails_is_asked_few_questions_about_many_subjects() {
+    for (api, kind) in [
+        (Api::Silent, Kind::TimedOut),
+        (Api::Answer(UNAVAILABLE), Kind::Disconnected),
+    ] {
+        let server = Mock::start(api).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        let started = Instant::now();
+        let topics = Vec::from_iter((0..200).map(|n| format!("inbox.{n}")));
+        let all = topics.iter().map(|topic| store_if_any(&nats, topic));
+        let sent = futures_util::future::join_all(all).await;
+        assert_eq!(sent, [Err(kind); 200]);
+        // After a failure none is asked for a second, which may be over early on a busy machine.
+        let most = 100 * (1 + started.elapsed().as_secs());
+        let asked = server.api_requests() as u64;
+        assert!(asked < most, "{api:?}: {asked} in {:?}", started.elapsed());
+    }
 }
 
 #[tokio::test]
@@ -290,16 +401,70 @@ async fn a_silent_api_is_reported_until_it_answers() {
 }
 
 #[tokio::test]
+async fn an_api_that_answers_with_an_error_is_reported() {
+    let server = Mock::start(Api::Answer(UNAVAILABLE)).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    assert_eq!(store_if_any(&nats, "a.b").await, Err(Kind::Disconnected));
+    let health = nats.health().borrow().clone();
+    assert!(
+        matches!(&health, Health::Impaired(cause) if cause.contains("10008")),
+        "{health:?}"
+    );
+}
+
+/// As while the servers of JetStream restart, or without the link of a leaf node.
+#[tokio::test]
+async fn an_api_that_has_answered_and_has_no_server_any_more_is_not_off() {
+    let server = Mock::start(Api::Once(r#"{"total":0,"streams":null}"#)).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    assert_eq!(store_if_any(&nats, "a.b").await, Ok(()));
+    assert_eq!(store_if_any(&nats, "c.d").await, Err(Kind::Disconnected));
+    let health = nats.health().borrow().clone();
+    assert!(
+        matches!(&health, Health::Impaired(cause) if cause.contains("no server has JetStream")),
+        "{health:?}"
+    );
+}
+
+/// Only some requests may get no answer, such as those that an import of the account leaves out.
+#[tokio::test]
+async fn the_state_of_a_durable_does_not_show_that_the_api_knows_the_streams() {
+    let server = Mock::start(Api::Answers(&[("CONSUMER.INFO", "{}")])).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    assert_eq!(store_if_any(&nats, "a.b").await, Err(Kind::TimedOut));
+    let info = nats.inner.api.consumer_info("S", "c").await;
+    assert!(info.unwrap().is_some());
+    let health = nats.health().borrow().clone();
+    assert!(matches!(&health, Health::Impaired(_)), "{health:?}");
+}
+
+#[tokio::test]
 async fn a_new_durable_begins_after_the_settled_messages() {
     const NONE: &str = r#"{"error":{"code":404,"err_code":10014,"description":"not found"}}"#;
-    const STREAM: &str = r#"{"state":{"last_seq":9}}"#;
+    const STREAM: &str = r#"{"created":"2026-01-02T00:00:00.5Z","state":{"last_seq":9}}"#;
     const CREATED: &str = r#"{"config":{"ack_policy":"explicit"}}"#;
-    for (settled, policy, first) in [
-        (0, "all", None),
-        (7, "by_start_sequence", Some(8)),
-        (9, "by_start_sequence", Some(10)),
+    for (settled, before, policy, first) in [
+        (0, None, "all", None),
+        (7, None, "by_start_sequence", Some(8)),
+        (
+            9,
+            Some("2026-01-03T00:00:00Z"),
+            "by_start_sequence",
+            Some(10),
+        ),
+        // The clocks of the servers differ.
+        (
+            9,
+            Some("2026-01-02T00:00:00Z"),
+            "by_start_sequence",
+            Some(10),
+        ),
         // The stream is another one, of the same name.
-        (10, "all", None),
+        (10, None, "all", None),
+        (9, Some("2026-01-01T00:00:00Z"), "all", None),
     ] {
         let server = Mock::start(Api::Answers(&[
             ("CONSUMER.INFO", NONE),
@@ -316,7 +481,8 @@ async fn a_new_durable_begins_after_the_settled_messages() {
         };
         let nats = Nats::connect(config).await.unwrap();
         up(&nats).await;
-        consumer(&nats).ensure(settled).await.unwrap();
+        let before = before.map(|time| humantime::parse_rfc3339(time).unwrap());
+        consumer(&nats).ensure(settled, before).await.unwrap();
         let created = server.api_request("CONSUMER.DURABLE.CREATE");
         assert_eq!(created["config"]["deliver_policy"], policy);
         assert_eq!(created["config"]["opt_start_seq"].as_u64(), first);

@@ -1,19 +1,27 @@
-//! One subscription of the client, and whether the server refused it.
+//! One subscription of the client, and whether the server refuses it, now or later.
 
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use async_nats::{Client, Subscriber};
 use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
 
 use super::jetstream::unauthorised;
-use super::link::Refusal;
+use super::link::{Link, Refusal};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::QUEUE_DEADLINE;
 
 /// How long a refused subscription may take to be reported after the server has read it: the client reports refusals
 /// and messages separately.
 const REFUSAL_GRACE: Duration = Duration::from_millis(10);
+
+/// Listens for refusals of some subscriptions. It must exist before they are made.
+pub(super) struct RefusalListener {
+    refusals: broadcast::Receiver<Refusal>,
+    subjects: Vec<Text>,
+    group: Option<Text>,
+}
 
 pub(super) async fn subscribe_one(
     client: &Client,
@@ -41,26 +49,55 @@ pub(super) async fn subscribe_one(
     }
 }
 
-/// Fails if the server refused one of the subscriptions.
-pub(super) async fn refused(
-    mut refusals: broadcast::Receiver<Refusal>,
-    subjects: &[&str],
-    user: &str,
-) -> Result<(), TransportError> {
-    let listen = async {
+// === impl RefusalListener ===
+
+impl RefusalListener {
+    pub(super) fn new(link: &Link, subjects: Vec<Text>, group: Option<&Text>) -> Self {
+        Self {
+            refusals: link.refusals(),
+            subjects,
+            group: group.cloned(),
+        }
+    }
+
+    /// Fails if the server, which has read the subscriptions, refused one of them.
+    pub(super) async fn check(&mut self, user: &str) -> Result<(), TransportError> {
+        match tokio::time::timeout(REFUSAL_GRACE, self.refused()).await {
+            Ok(subject) => Err(unauthorised(&format!("subscribe to {subject}"), user)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Ends the subscriptions when the server refuses one of them. After a change of its permissions, a server refuses
+    /// them when it applies the change, or when the client connects again; a refusal may also come too late for
+    /// [`RefusalListener::check`]. Nothing arrives on a refused subscription any more, so its owner has to subscribe
+    /// again, until that is permitted. `lost` is cancelled first: messages may be lost by then.
+    pub(super) async fn end_when_refused(
+        mut self,
+        subscription: String,
+        (lost, leave): (CancellationToken, CancellationToken),
+        stop: CancellationToken,
+    ) {
+        if let Some(subject) = stop.run_until_cancelled(self.refused()).await {
+            tracing::warn!(%subject, subscription, "NATS no longer permits a subscription: it ends, and is tried again");
+            lost.cancel();
+            leave.cancel();
+        }
+    }
+
+    /// Waits until the server refuses one of them, and returns its subject.
+    async fn refused(&mut self) -> Text {
         loop {
-            match refusals.recv().await {
-                Ok(Refusal::Subscribe(subject)) if subjects.contains(&subject.as_str()) => {
-                    return Some(subject);
+            match self.refusals.recv().await {
+                Ok(Refusal::Subscribe { subject, queue })
+                    if queue.may_be(self.group.as_ref()) && self.subjects.contains(&subject) =>
+                {
+                    return subject;
                 }
-                // Other subjects, and refusals missed among many others.
+                // Others, and refusals missed among many others.
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return None,
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }
         }
-    };
-    match tokio::time::timeout(REFUSAL_GRACE, listen).await {
-        Ok(Some(subject)) => Err(unauthorised(&format!("subscribe to {subject}"), user)),
-        Ok(None) | Err(_) => Ok(()),
     }
 }

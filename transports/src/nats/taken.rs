@@ -1,6 +1,7 @@
 //! Which subjects a stream takes, so that messages for them are confirmed by it.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use super::api::Api;
 use super::expected::Coverage;
 use super::link::first_word;
 use super::lookup::look_up;
-use crate::error::{TransportError, TransportErrorKind};
+use crate::error::{Disposition, TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::transport::QUEUE_DEADLINE;
 
@@ -24,11 +25,13 @@ const MAX_KNOWN: usize = 1024;
 /// messages for a deleted one fail and are sent again.
 const CACHE_TTL: Duration = Duration::from_secs(10);
 
-/// How long the API is not asked again when it has not answered.
+/// How long the API is not asked again after it gave no answer, or an error. After that, its servers may be back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What is reported while the API does not answer.
-const SILENT: &str = "the API does not answer: answers to requests from JetStream wait until it does; check jetstream.domain, leaf nodes, and the imports of the account";
+const SILENT: &str = "the API does not answer: answers to requests from JetStream wait until it does; check leaf nodes, and the imports of the account";
+/// What is reported while it answers with an error, or has no server any more.
+const FAILS: &str = "the API fails: answers to requests from JetStream wait until it says which streams store their subjects";
 /// The API is asked at most this many questions at once.
 const MAX_QUESTIONS: usize = 64;
 
@@ -61,7 +64,8 @@ impl TakenSubjects {
     /// Whether a stream takes the subject. If JetStream is off, or the user may not ask, none does.
     ///
     /// # Errors
-    /// Why the API did not answer. A stream may take the subject then, and its message would be lost unnoticed.
+    /// Why the API did not say it. A stream may take the subject then, and its message would be lost unnoticed. The
+    /// kind of the error is one for which messages wait.
     pub(super) async fn is_taken(
         &self,
         api: &Api,
@@ -81,7 +85,13 @@ impl TakenSubjects {
         if let Some(known) = self.known().get(subject, Instant::now()) {
             return known;
         }
-        let answer = match Box::pin(look_up(api.clone(), subject.clone())).await.1 {
+        let asked_at = Instant::now();
+        let coverage = Box::pin(look_up(api.clone(), subject.clone())).await.1;
+        let valid_for = match coverage {
+            Coverage::Covered | Coverage::NotCovered => CACHE_TTL,
+            Coverage::Undetermined(_) => RETRY_AFTER,
+        };
+        let answer = match coverage {
             Coverage::Covered => Ok(true),
             Coverage::Undetermined(Some(error))
                 if !matches!(
@@ -93,12 +103,17 @@ impl TakenSubjects {
             }
             Coverage::NotCovered | Coverage::Undetermined(_) => Ok(false),
         };
+        let trouble = answer.as_ref().err().and_then(trouble);
+        let is_remembered = answer.is_ok() || trouble.is_some();
         let kind = answer.as_ref().err().map(TransportError::kind);
-        let is_silent = kind == Some(TransportErrorKind::TimedOut);
-        api.report(is_silent.then_some(Text::from_static(SILENT)));
-        // Other errors concern the stream of this subject only.
-        if kind.is_none() || is_silent || kind == Some(TransportErrorKind::Disconnected) {
-            self.known().note(subject, &answer, Instant::now());
+        // A lost connection is reported already.
+        if kind != Some(TransportErrorKind::Disconnected) {
+            api.report(asked_at, trouble);
+        }
+        let answer = answer.map_err(undecided);
+        if is_remembered {
+            self.known()
+                .note(subject, &answer, valid_for, Instant::now());
         }
         answer
     }
@@ -122,19 +137,52 @@ impl Known {
         (*until > now).then(|| Err(error.clone()))
     }
 
-    fn note(&mut self, subject: &Topic, answer: &Result<bool, TransportError>, now: Instant) {
+    fn note(
+        &mut self,
+        subject: &Topic,
+        answer: &Result<bool, TransportError>,
+        valid_for: Duration,
+        now: Instant,
+    ) {
         let word = first_word(subject.as_str());
         match answer {
             Ok(is_taken) => {
                 self.failed.remove(word);
-                let taken = (now + CACHE_TTL, *is_taken);
+                let taken = (now + valid_for, *is_taken);
                 remember(&mut self.taken, subject.clone(), taken, now);
             }
             Err(error) => {
-                let failed = (now + RETRY_AFTER, error.clone());
+                let failed = (now + valid_for, error.clone());
                 remember(&mut self.failed, word.to_owned(), failed, now);
             }
         }
+    }
+}
+
+/// What an error says about the API. `None` for an error that somebody must repair: it concerns a single stream, that
+/// of the subject.
+fn trouble(error: &TransportError) -> Option<Text> {
+    if error.kind() == TransportErrorKind::TimedOut {
+        return Some(Text::from_static(SILENT));
+    }
+    let cause = error.source();
+    let cause = cause.map_or_else(|| error.to_string(), ToString::to_string);
+    let concerns_api = error.disposition() == Disposition::Retry;
+    concerns_api.then(|| Text::from(format!("{FAILS}: {cause}")))
+}
+
+/// The error of a message if it is not known whether a stream takes its subject. An error of the API says nothing about
+/// the message, which must not become a dead letter because of it.
+fn undecided(error: TransportError) -> TransportError {
+    match error.kind() {
+        TransportErrorKind::Disconnected
+        | TransportErrorKind::TimedOut
+        | TransportErrorKind::Saturated => error,
+        _ => TransportError::new(
+            TransportErrorKind::Disconnected,
+            "ask JetStream which stream stores the subject",
+        )
+        .caused_by(error),
     }
 }
 
@@ -171,14 +219,14 @@ mod tests {
     fn answers_are_remembered_for_a_while_and_not_too_many() {
         let (mut known, now) = (Known::default(), Instant::now());
         for name in 0..2 * MAX_KNOWN {
-            known.note(&topic(&format!("s{name}")), &Ok(true), now);
+            known.note(&topic(&format!("s{name}")), &Ok(true), CACHE_TTL, now);
         }
         let last = format!("s{}", 2 * MAX_KNOWN - 1);
         assert_eq!(get(&known, "s0", now), Some(Ok(true)));
         assert_eq!(get(&known, &last, now), None);
         let later = now + CACHE_TTL;
         assert_eq!(get(&known, "s0", later), None);
-        known.note(&topic(&last), &Ok(false), later);
+        known.note(&topic(&last), &Ok(false), CACHE_TTL, later);
         assert_eq!(get(&known, &last, later), Some(Ok(false)));
     }
 
@@ -187,13 +235,17 @@ mod tests {
         let (mut known, now) = (Known::default(), Instant::now());
         let silent = TransportErrorKind::TimedOut;
         let failed = Err(TransportError::new(silent, "ask"));
-        known.note(&topic("a.old"), &Ok(true), now);
-        known.note(&topic("a.b"), &failed, now);
+        known.note(&topic("a.old"), &Ok(true), CACHE_TTL, now);
+        known.note(&topic("a.b"), &failed, RETRY_AFTER, now);
         assert_eq!(get(&known, "a.c", now), Some(Err(silent)));
         assert_eq!(get(&known, "a.old", now), Some(Ok(true)));
         assert_eq!(get(&known, "b.c", now), None);
         assert_eq!(get(&known, "a.c", now + RETRY_AFTER), None);
-        known.note(&topic("a.d"), &Ok(false), now);
+        known.note(&topic("a.d"), &Ok(false), CACHE_TTL, now);
         assert_eq!(get(&known, "a.c", now), None);
+        assert_eq!(get(&known, "a.d", now), Some(Ok(false)));
+        // As after an error that means that there is no JetStream.
+        known.note(&topic("a.d"), &Ok(false), RETRY_AFTER, now);
+        assert_eq!(get(&known, "a.d", now + RETRY_AFTER), None);
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer as _;
 
-use super::super::rebalance::{Client, is_committed, store};
-use super::super::thread::spawn;
+use super::super::rebalance::{is_committed, store};
+use super::super::thread::{close_apart, close_replaced};
 use super::{Session, TICK};
 use crate::transport::CloseDeadlines;
 
@@ -17,9 +17,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// How long the close of a client that waits for its assignment is awaited. The coordinator gets the request to leave at
 /// once, and answers it after the rebalance.
 const LEAVE: Duration = Duration::from_secs(1);
-/// Clients of one subscription that may be closing while another one has replaced them. Some that have lost their
-/// coordinator never close.
-const MAX_REPLACED: usize = 32;
 
 // === impl Session ===
 
@@ -33,10 +30,7 @@ impl Session<'_> {
         if open > 0 {
             tracing::warn!(reads = %task.plan.source, clients = open, "Kafka clients that were replaced are not closed yet; a restart of the process ends them");
         }
-        if open >= MAX_REPLACED {
-            return drop(client);
-        }
-        close_apart(client, Arc::clone(&task.replaced));
+        close_replaced(client, &task.replaced);
     }
 
     /// Waits for outstanding deliveries until the caller's deadline, then leaves the group.
@@ -141,16 +135,5 @@ impl Session<'_> {
 
     fn cluster_answers(&self) -> bool {
         self.task.plan.pulse.answers_for() > Duration::ZERO
-    }
-}
-
-/// Closes a client in a thread of its own, which holds a value until then.
-fn close_apart(client: Client, held: impl Send + 'static) {
-    let closing = spawn("a2abus-kafka-end", move || {
-        drop(client);
-        drop(held);
-    });
-    if let Err(error) = closing {
-        tracing::warn!(%error, "could not start a thread to close a Kafka client: the thread of its reader closed it");
     }
 }

@@ -14,7 +14,7 @@ use crate::transport::TopicFilter;
 pub struct JetStreamConfig {
     /// The JetStream domain. By default, the server's own.
     ///
-    /// Wrong: with a domain that does not exist, every JetStream request times out.
+    /// Wrong: with a domain that does not exist, every JetStream request fails, because no server answers it.
     pub domain: Option<String>,
 
     /// Create and update the streams below and the durable consumers that bindings name. With `false` they must exist;
@@ -24,7 +24,7 @@ pub struct JetStreamConfig {
 
     /// How long the server waits for the acknowledgement of a message before it redelivers it, for consumers created
     /// here. The bridge extends it at half time while it processes the message, so that it expires only if this process
-    /// is gone.
+    /// ends, or has no connection for half of this time.
     ///
     /// Wrong: too short: duplicates after a short interruption.
     #[serde(default = "default_ack_wait", with = "crate::human_duration")]
