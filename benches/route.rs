@@ -24,7 +24,7 @@ fn table(pattern: &str, routes: usize) -> RouteTable {
         ));
     }
     let config = Config::read("bench", &text, std::iter::empty()).expect("the routes are legal");
-    RouteTable::build(&config.routes, &[], 8).expect("the routes are legal")
+    RouteTable::build(&config.routes, &[]).expect("the routes are legal")
 }
 
 fn event(target: &str) -> Event {

@@ -71,7 +71,7 @@ pub(crate) enum Target {
         #[cfg(feature = "nats")]
         names: Names,
     },
-    /// Topics that announcements may name.
+    /// Topics that announcements or requests may name.
     Matching(Pattern),
 }
 
@@ -80,6 +80,8 @@ pub(crate) enum Target {
 pub(crate) enum Storage {
     /// Nothing that the bridge needs. The agents that read the topic take care of storage.
     Readers,
+    /// As for `Readers`. The topic belongs to those who send requests: the bridge neither creates nor compares it.
+    Requesters,
     /// A JetStream stream: publishing fails without one.
     Stream,
     /// A JetStream stream, if there is one: without it dead letters are lost.
@@ -98,6 +100,11 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
                 owner: owner.clone(),
                 operation: reading(binding),
             });
+            let answers = answers_of(binding).map(|write| Access {
+                owner: format!("answers of {owner}"),
+                operation: Operation::Write(write),
+            });
+            uses.extend(answers);
         }
         if binding.dead_letter_transport() == transport {
             let reads_core = binding.durable.is_none()
@@ -165,6 +172,14 @@ fn reading(binding: &BindingConfig) -> Operation {
     }
 }
 
+/// The topics for the answers to requests of a binding, and for their progress. Their readers take care of storage.
+fn answers_of(binding: &BindingConfig) -> impl Iterator<Item = Write> {
+    let fixed = binding.replies.iter().chain(&binding.progress);
+    let fixed = fixed.map(|topic| Write::to(topic, Storage::Readers));
+    let named = binding.reply_topics.iter();
+    fixed.chain(named.map(|topics| Write::matching(topics, Storage::Requesters)))
+}
+
 /// The topics to which the bridge announces attached agents.
 fn announcing(config: &Config, transport: &Name) -> Vec<Access> {
     let agents = config.agents.iter().filter(|(_, agent)| {
@@ -187,7 +202,8 @@ fn announced(config: &Config, transport: &Name) -> Vec<Access> {
     let allowed = config.registry.enabled_destinations().iter();
     let here = allowed.filter(|allowed| allowed.to.transport == *transport);
     let writes = here.flat_map(|allowed| {
-        let named = allowed.topics.iter().map(|topics| Write::matching(topics));
+        let named = allowed.topics.iter();
+        let named = named.map(|topics| Write::matching(topics, Storage::Readers));
         std::iter::once(Write::of(&allowed.to)).chain(named)
     });
     let uses = writes.map(|write| Access {
@@ -243,7 +259,7 @@ fn destinations(config: &Config) -> impl Iterator<Item = (String, &DestinationCo
 /// The common prefix of all names that match a pattern.
 fn literal_prefix(pattern: &Pattern) -> &str {
     let text = pattern.text();
-    let end = text.find(['*', '?', '[', '{']).unwrap_or(text.len());
+    let end = text.find(['*', '?', '[', '{', '\\']).unwrap_or(text.len());
     text.get(..end).unwrap_or_default()
 }
 
@@ -277,12 +293,17 @@ impl Write {
         Self { target, storage }
     }
 
-    /// To the topics that an announcement may name.
-    fn matching(topics: &Pattern) -> Self {
+    /// Whether the bridge needs a stream or a topic that stores the messages.
+    pub(crate) fn is_stored(&self) -> bool {
+        matches!(self.storage, Storage::Stream | Storage::StreamIfAny)
+    }
+
+    /// To the topics that an announcement or a request may name.
+    fn matching(topics: &Pattern, storage: Storage) -> Self {
         let topic = Topic::new(topics.text().clone());
         Self {
             target: topic.map_or_else(|_| Target::Matching(topics.clone()), Target::Topic),
-            storage: Storage::Readers,
+            storage,
         }
     }
 
@@ -324,5 +345,41 @@ impl fmt::Display for Target {
             Self::Template { template, .. } => template.fmt(f),
             Self::Matching(pattern) => f.write_str(pattern.text()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_for_answers_and_progress_are_written() {
+        let text = "
+transports: {m: {type: memory}}
+bindings:
+- {name: in, transport: m, topics: [in], replies: answers, reply_topics: [named, 'clients.*']}
+- {name: wf, transport: m, topics: [wf], role: workflows, run_as: a, progress: progress}
+default_route: [{transport: m, topic: out}]
+workflows: {enabled: true, agents: [{id: a}]}
+";
+        let config = Config::read("f", text, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let written = |used: Access| match used.operation {
+            Operation::Write(write) => Some(format!("{}: {}", used.owner, write.target)),
+            _ => None,
+        };
+        let uses = uses(&config, &Name::from_static("m")).into_iter();
+        let writes: Vec<String> = uses.filter_map(written).collect();
+        assert_eq!(
+            writes,
+            [
+                "answers of binding in: answers",
+                "answers of binding in: named",
+                "answers of binding in: clients.*",
+                "dead letters of binding in: a2abus.dlq",
+                "answers of binding wf: progress",
+                "dead letters of binding wf: a2abus.dlq",
+                "route default: out",
+            ]
+        );
     }
 }

@@ -29,6 +29,7 @@ mod passing;
 mod plain;
 mod program;
 mod replies;
+mod running;
 mod server;
 mod serving;
 mod session;
@@ -37,11 +38,10 @@ mod version;
 mod watched;
 mod web;
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::pending;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_executor::{Quotas, SystemClock};
@@ -57,15 +57,17 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
-use self::ask::{Ask, Rejected};
+use self::ask::{Ask, Rejected, Request};
 use self::health::Health;
 pub(crate) use self::herald::Herald;
 use self::lifecycle::{Lifecycle, RunningServer};
 use self::link::Log as ServerLog;
 use self::plain::Plain;
 use self::program::Program;
+pub(crate) use self::program::kill_programs;
 use self::replies::Answer;
 pub(crate) use self::replies::ReplyPublisher;
+use self::running::{Found, Running};
 use self::server::{Server, ServerTransport};
 use self::session::Session;
 use self::watched::Watched;
@@ -75,6 +77,7 @@ use crate::calls::callid::is_reply_id;
 use crate::calls::failure::Recipient;
 use crate::clock;
 use crate::config::{AttachConfig, AttachProtocol};
+use crate::lock::lock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::pipeline::held::Held;
@@ -95,7 +98,6 @@ pub(crate) struct AttachedBinding {
     results: Arc<Results>,
     turns: Semaphore,
     bounds: Bounds,
-    /// The requests in progress, by the requester's own id.
     running: Mutex<Running>,
     /// Limits the messages that are passed on to other bridges: anyone who can write to the topic can cause them.
     passed_on: Quotas,
@@ -123,12 +125,6 @@ pub(crate) struct Bounds {
     pub(crate) longest: Duration,
     /// The time limit of a call whose answer has parts.
     pub(crate) longest_stream: Duration,
-}
-
-#[derive(Debug, Default)]
-struct Running {
-    last: u64,
-    by_id: HashMap<Text, HashMap<u64, CancellationToken>>,
 }
 
 /// Rate limits for log lines that requesters can cause.
@@ -454,20 +450,21 @@ impl AttachedBinding {
         match ask_result {
             Ok(Ask::Request(request)) => {
                 // Do this before the next message is read, which may be the cancel of this request.
-                let entered = self.enter(&request.id);
+                let entered = self.enter(&request);
                 work.push(self.serve(request, entered, held).boxed());
             }
             Ok(Ask::Expired(request)) => {
-                let entered = self.enter(&request.id);
+                let entered = self.enter(&request);
                 work.push(self.expired(request, entered, held).boxed());
             }
             Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
-            Ok(Ask::Cancel(id)) if self.cancel(&id) => held.done(),
-            Ok(Ask::Cancel(id)) if is_reply_id(&id) => {
-                work.push(self.cancel_elsewhere(id, held).boxed());
-            }
-            // Requests of other clients may have the same id.
-            Ok(Ask::Cancel(_)) => held.done(),
+            Ok(Ask::Cancel(id)) => match self.cancel(&id) {
+                // Other ids are not unique: a client of another bridge may have used the same one.
+                Found::Waiting | Found::Nothing if is_reply_id(&id) => {
+                    work.push(self.cancel_elsewhere(id, held).boxed());
+                }
+                Found::Here | Found::Waiting | Found::Several | Found::Nothing => held.done(),
+            },
             Ok(Ask::Message(method, message)) => {
                 work.push(self.pass_on(method, message, held).boxed());
             }
@@ -543,44 +540,27 @@ impl AttachedBinding {
         );
     }
 
-    fn enter(&self, id: &Text) -> (u64, CancellationToken) {
-        let cancelled = CancellationToken::new();
-        let mut running = self.running();
-        running.last += 1;
-        let number = running.last;
-        let same = running.by_id.entry(id.clone()).or_default();
-        same.insert(number, cancelled.clone());
-        (number, cancelled)
+    fn enter(&self, request: &Request) -> (u64, CancellationToken) {
+        let identity = request.identity.as_ref();
+        self.running().enter(&request.id, identity)
     }
 
-    fn leave(&self, id: &Text, number: u64) {
-        let mut running = self.running();
-        if let Some(same) = running.by_id.get_mut(id) {
-            same.remove(&number);
-            if same.is_empty() {
-                running.by_id.remove(id);
-            }
-        }
-    }
-
-    /// Cancels the request with this id. If several requests have it, none is cancelled. Returns whether there is one.
-    fn cancel(&self, id: &Text) -> bool {
-        let running = self.running();
-        let mut same = running.by_id.get(id).into_iter().flat_map(HashMap::values);
-        match (same.next(), same.next()) {
-            (Some(only), None) => only.cancel(),
-            (None, _) => {
+    /// Cancels the request with this id. If several requests have it, none is cancelled.
+    fn cancel(&self, id: &Text) -> Found {
+        let found = self.running().cancel(id);
+        match found {
+            Found::Nothing => {
                 tracing::debug!(binding = %self.intake.name, "no such request in progress to cancel");
-                return false;
             }
-            (Some(_), Some(_)) => {
-                tracing::warn!(binding = %self.intake.name, %id, "cancel ignored: several requests have this id")
+            Found::Several => {
+                tracing::warn!(binding = %self.intake.name, %id, "cancel ignored: several requests have this id");
             }
+            Found::Here | Found::Waiting => {}
         }
-        true
+        found
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.running)
     }
 }

@@ -1,8 +1,9 @@
 //! The memory that requests and answers in progress may use together.
 //!
 //! One budget, in bytes, is charged for everything that a client can make large: heads and bodies of requests while
-//! they arrive and wait, calls that wait for answers, and parts of answers that wait for their callers. One client may
-//! use at most half of it. Anything beyond that is refused with an error.
+//! they arrive and wait, calls that wait for answers, E2A records that are collected for one answer, and parts of
+//! answers that wait for their callers. One client may use at most half of it. Anything beyond that is refused with an
+//! error.
 //!
 //! ```text
 //! Budget ── ClientBudget ── Charge: a number of bytes, released when it is dropped
@@ -98,6 +99,18 @@ impl Budget {
         fits
     }
 
+    /// Takes bytes also if they do not fit, while the others use at most half.
+    fn take_large(&self, bytes: usize) -> bool {
+        self.held.add(signed(bytes));
+        let held = self.held.get();
+        let others = held.saturating_sub(signed(bytes));
+        let fits = held <= self.max_bytes || others <= self.max_bytes / 2;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
     fn release(&self, bytes: usize) {
         self.held.sub(signed(bytes));
     }
@@ -142,6 +155,18 @@ impl ClientBudget {
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, BudgetExhausted> {
         Ok(self.charge(bytes.len())?.carried_by(bytes))
     }
+
+    /// Like [`ClientBudget::hold`], but the bytes may exceed the half of the client, or the budget, if at most half of
+    /// it is used so far: otherwise its client could never get a document that is larger. Then it gets one at a time.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub fn hold_large(&self, bytes: Bytes) -> Result<Bytes, BudgetExhausted> {
+        let mut charge = self.nothing();
+        let size = bytes.len().saturating_add(OVERHEAD);
+        charge.grow_by(size, Holder::take_large, Budget::take_large)?;
+        Ok(charge.carried_by(bytes))
+    }
 }
 
 // === impl Charge ===
@@ -152,10 +177,19 @@ impl Charge {
     /// # Errors
     /// When they do not fit; the earlier charge does not change.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
+        self.grow_by(bytes, Holder::take, Budget::take)
+    }
+
+    fn grow_by(
+        &mut self,
+        bytes: usize,
+        of_client: impl FnOnce(&Holder<IpAddr>, usize) -> bool,
+        of_all: impl FnOnce(&Budget, usize) -> bool,
+    ) -> Result<(), BudgetExhausted> {
         let Client { budget, holder } = &*self.of.0;
         let holder = holder.as_deref();
-        let fits = holder.is_none_or(|holder| holder.take(bytes));
-        if fits && budget.take(bytes) {
+        let fits = holder.is_none_or(|holder| of_client(holder, bytes));
+        if fits && of_all(budget, bytes) {
             self.bytes += bytes;
             return Ok(());
         }
@@ -246,6 +280,25 @@ mod tests {
         assert_eq!(client_budget.charge(1).unwrap_err(), BudgetExhausted);
         drop((frame, client_budget));
         assert_eq!(budget.held.get(), 0);
+        assert!(budget.of_clients.is_empty());
+    }
+
+    #[test]
+    fn a_client_gets_one_large_document_at_a_time() {
+        let budget = budget(10_000);
+        let one = budget.for_client(Some([192, 0, 2, 1].into()));
+        let head = one.charge(100).unwrap();
+        let large = Bytes::from(vec![7; 8_000]);
+        let first = one.hold_large(large.clone()).unwrap();
+        assert_eq!(one.hold_large(large.clone()), Err(BudgetExhausted));
+        let other = budget.for_client(Some([192, 0, 2, 2].into()));
+        assert_eq!(other.hold_large(large.clone()), Err(BudgetExhausted));
+        let small = other.hold_large(Bytes::from(vec![7; 500])).unwrap();
+        drop(first);
+        let again = one.hold_large(large).unwrap();
+        drop((again, small, head));
+        assert_eq!(budget.held.get(), 0);
+        drop((one, other));
         assert!(budget.of_clients.is_empty());
     }
 

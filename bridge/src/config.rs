@@ -183,17 +183,36 @@ impl Config {
         secrets: Secrets,
     ) -> Result<Self, ConfigErrors> {
         let mut problems = ConfigErrors::new(file);
-        let Some(root) = raw::read(text, environment, &mut problems) else {
-            return Err(problems);
-        };
-        schema::check(&root, &json_schema(), &mut problems);
+        match raw::read(text, environment, &mut problems) {
+            Some(root) => Self::checked(&root, problems, secrets),
+            None => Err(problems),
+        }
+    }
+
+    /// The configuration of a document that mixes the values of several valid ones. Variables are already applied. Like
+    /// [`Config::load`], it opens no connection and reads no secret.
+    ///
+    /// # Errors
+    /// When the values do not fit together.
+    pub(crate) fn of_document(document: Value) -> Result<Self, ConfigErrors> {
+        let problems = ConfigErrors::new("the configuration in use");
+        let root = raw::Node::from_json(document);
+        Self::checked(&root, problems, Secrets::Referenced)
+    }
+
+    fn checked(
+        root: &raw::Node,
+        mut problems: ConfigErrors,
+        secrets: Secrets,
+    ) -> Result<Self, ConfigErrors> {
+        schema::check(root, &json_schema(), &mut problems);
         if !root.is_map() {
             return Err(problems);
         }
-        let sections = section::Sections::new(&root, &mut problems);
-        validate::check(&sections, &root, &mut problems);
+        let sections = section::Sections::new(root, &mut problems);
+        validate::check(&sections, root, &mut problems);
         if secrets == Secrets::Read {
-            validate::check_secrets(&sections, &root, &mut problems);
+            validate::check_secrets(&sections, root, &mut problems);
         }
         problems.sort();
         match sections.into_config() {

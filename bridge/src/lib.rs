@@ -21,6 +21,7 @@ mod count;
 mod doors;
 mod http;
 mod lines;
+mod lock;
 mod log_limit;
 pub mod metrics;
 mod names;

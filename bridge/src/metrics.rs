@@ -604,7 +604,7 @@ const GIVEN_UP: Definition = Definition {
     name: "a2abus_given_up_total",
     unit: "messages",
     labels: &["transport", "kind"],
-    help: "Messages of callers that the bus did not accept before the call ended, by the last kind of failure.",
+    help: "Messages of callers that the bus did not accept before the call ended, and requests that core NATS did not confirm, by the last kind of failure.",
 };
 const CANCELS_DROPPED: Definition = Definition {
     name: "a2abus_cancels_dropped_total",

@@ -6,10 +6,11 @@
 //!
 //! Each binding is one task, which receives all available messages at once. With `workers` it is several: the messages
 //! of one lane (a Kafka partition) go to the same one, which publishes them in order. A message is routed when its
-//! worker reads it. The deadline of a request in it starts then, even if its lane is held. A lane whose message cannot
-//! be published is held and retries, while the other lanes continue ([`crate::bus::delivery`] has the rules). A message
-//! is settled after each of its copies, or its dead letter, is confirmed. The budget of the subscription limits how
-//! much is held.
+//! worker reads it. The deadline of a request in it starts then, even if its lane is held. While copies use too much
+//! memory, further messages wait unread ([`Unread`]). A lane whose message cannot be published is held and retries,
+//! while the other lanes continue ([`crate::bus::delivery`] has the rules). A message is settled after each of its
+//! copies, or its dead letter, is confirmed; a request on core NATS may remain unconfirmed. The budget of the
+//! subscription limits how much is held.
 //!
 //! | `Pipeline::work` takes a message through | in |
 //! |---|---|
@@ -30,6 +31,7 @@ mod request;
 mod run;
 mod send;
 mod state;
+mod unread;
 mod workers;
 
 use std::collections::VecDeque;
@@ -42,6 +44,7 @@ use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::outbound::{Outgoing, Unit};
+use crate::calls::callid::shown_topic;
 use crate::config::Role;
 use crate::stage;
 pub(crate) use copies::CopiesInHand;
@@ -50,6 +53,7 @@ use intake::Read;
 use run::Run;
 pub(crate) use state::{DataLook, Pipeline};
 use state::{Original, Received, Routed, Settlement};
+use unread::Unread;
 use workers::{AT_ONCE, Source};
 
 /// How often requests in held lanes are checked for callers that no longer wait.
@@ -116,17 +120,29 @@ impl Pipeline {
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut run = Run::new(self);
         let mut received = Vec::with_capacity(AT_ONCE);
-        // The budget of the subscription counts these messages; their copies are counted when they are read.
-        let mut unread = VecDeque::with_capacity(AT_ONCE);
+        let mut unread = Unread::default();
         let (mut open, mut wanted) = (true, true);
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = Instant::now();
-            while self.copies.has_room()
-                && let Some(delivery) = unread.pop_front()
+            for delivery in received.drain(..) {
+                if unread.is_empty() && self.copies.has_room() {
+                    run.receive(delivery, now);
+                } else {
+                    unread.push(delivery);
+                }
+            }
+            // Without room, a lane reads one message at a time: another lane may hold the copies that use the memory.
+            while let Some(delivery) =
+                unread.next(|lane| run.is_empty(lane), || self.copies.has_room())
             {
-                run.receive(delivery, now);
+                if delivery.acknowledger.is_current() {
+                    run.receive(delivery, now);
+                } else {
+                    let topic = shown_topic(delivery.topic.as_str());
+                    tracing::debug!(%topic, "a message is not read, because its partition has moved");
+                }
             }
             run.proceed_fresh();
             // A held lane has work or a confirmation here.
@@ -137,10 +153,7 @@ impl Pipeline {
                 Some((lane, done)) = run.waiting.next() => run.done(lane, done),
                 _ = checks.tick(), if !is_idle => run.settle_unwanted(),
                 () = self.copies.room(), if !unread.is_empty() => {}
-                count = source.recv_many(&mut received, AT_ONCE), if open && unread.is_empty() => {
-                    open = count > 0;
-                    unread.extend(received.drain(..));
-                }
+                count = source.recv_many(&mut received, AT_ONCE), if open => open = count > 0,
                 () = stop.cancelled(), if wanted && open => {
                     wanted = false;
                     source.stop();

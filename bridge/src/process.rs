@@ -41,6 +41,7 @@ use crate::reload::ConfigReloader;
 use crate::results::Results;
 use crate::results::follower::Follower;
 use crate::state::Logs;
+use crate::tasks::Tasks;
 use crate::workflows::Workflows;
 use runner::{REPORT_DRAIN, Runner};
 
@@ -72,6 +73,7 @@ struct Process {
     results: Option<Arc<Results>>,
     metrics: Arc<Metrics>,
     registry: Arc<Registry>,
+    tasks: Option<Arc<Tasks>>,
     readiness: Arc<Readiness>,
     log: LogLimits,
     state: Arc<Logs>,
@@ -143,6 +145,7 @@ impl Bridge {
             results,
             metrics,
             registry,
+            tasks: a2a.as_ref().map(|a2a| Arc::clone(&a2a.tasks)),
             readiness,
             log,
             state,
@@ -480,6 +483,7 @@ impl Process {
         }
         self.order.intake.cancel();
         self.intake.end(until + LAST_ANSWERS_TIMEOUT).await;
+        self.end_changes().await;
         if let Some(results) = &self.results
             && timeout_at(until + LAST_ANSWERS_TIMEOUT, results.until_kept())
                 .await
@@ -487,6 +491,22 @@ impl Process {
         {
             tracing::warn!(
                 "the grace period is over: some answers to requests with an Idempotency-Key were not stored"
+            );
+        }
+    }
+
+    /// Waits for changes of tasks and agents, which continue if their client disconnects. The calls and requests that
+    /// they need have ended, so this takes as long as the log needs for the last records.
+    async fn end_changes(&self) {
+        let changes = async {
+            self.registry.until_changed().await;
+            if let Some(tasks) = &self.tasks {
+                tasks.until_recorded().await;
+            }
+        };
+        if timeout(LAST_ANSWERS_TIMEOUT, changes).await.is_err() {
+            tracing::warn!(
+                "some changes of tasks and agents were not stored before the bridge stopped"
             );
         }
     }

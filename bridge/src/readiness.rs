@@ -90,9 +90,7 @@ impl Readiness {
 
     /// Removes a part that no longer waits.
     pub fn restored(&self, name: &str) {
-        self.write()
-            .degraded
-            .retain(|waiting, _| waiting.as_str() != name);
+        self.write().degraded.remove(name);
     }
 
     /// Ends the start: from now on the process is ready while every condition is met.

@@ -21,28 +21,33 @@ mod methods;
 pub(crate) mod queries;
 mod record;
 pub(crate) mod request;
+mod turns;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until, timeout};
+use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 use crate::bus::outbound::Outbound;
 use crate::calls::Calls;
 use crate::clock;
 use crate::config::{AgentCardConfig, Config};
+use crate::lock::lock;
 use crate::log_limit::LogLimits;
 use crate::metrics::{Metrics, RegistryEvent};
 use crate::state::{AGENTS, Following, Lagged, Logs, StateError};
-use announcements::{AgentLocks, Announcements, BEHIND, RegistryLogs};
+use announcements::{Announcements, BEHIND, RegistryLogs};
 use destinations::AllowedDestinations;
 use queries::AgentQueries;
 use record::{AgentFold, Leases};
+use turns::Turns;
 
 pub(crate) use agents::Agents;
 pub(crate) use announcement::{Announcement, AnnouncementError, RequestOrigin};
@@ -54,6 +59,8 @@ pub(crate) struct Registry {
     listed: ArcSwap<Agents>,
     now: watch::Sender<Arc<Agents>>,
     announced: Option<Announcements>,
+    /// The changes in progress.
+    changes: TaskTracker,
     pub(crate) queries: AgentQueries,
     /// The state of attached servers. Locked while the list of agents is rebuilt and published.
     attached: Mutex<AttachedServers>,
@@ -101,7 +108,7 @@ impl Registry {
                 max_card: usize::try_from(registry.max_card.0.as_u64()).unwrap_or(usize::MAX),
                 outbound: outbound.clone(),
                 metrics: Arc::clone(metrics),
-                writing: AgentLocks::default(),
+                writing: Turns::default(),
                 next_expiry: Mutex::new(None),
                 log: RegistryLogs {
                     refused: log.limit(Level::WARN, "more announcements were refused"),
@@ -115,6 +122,7 @@ impl Registry {
             now: watch::Sender::new(Arc::new(listed.clone())),
             listed: ArcSwap::from_pointee(listed),
             announced,
+            changes: TaskTracker::new(),
             queries: AgentQueries::new(config.calls.enabled.then(|| Arc::clone(calls))),
             attached: Mutex::default(),
         }))
@@ -220,6 +228,16 @@ impl Registry {
     /// # Errors
     /// Why it is refused, with all faults of the card.
     pub(crate) async fn register(
+        self: &Arc<Self>,
+        document: &Bytes,
+        claim: &Announcement,
+    ) -> Result<(Text, AnnouncedAgent), AnnouncementError> {
+        let (registry, document, claim) = (Arc::clone(self), document.clone(), claim.clone());
+        let change = async move { registry.register_now(&document, &claim).await };
+        self.to_the_end(change).await
+    }
+
+    async fn register_now(
         &self,
         document: &[u8],
         claim: &Announcement,
@@ -243,26 +261,62 @@ impl Registry {
     /// # Errors
     /// When no agent with this name is announced.
     pub(crate) async fn renew(
-        &self,
+        self: &Arc<Self>,
         claim: &Announcement,
     ) -> Result<AnnouncedAgent, AnnouncementError> {
-        let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
-        let renewed = announcements.renew(claim).await;
-        let agent = claim.agent.as_deref();
-        self.done(claim, agent, renewed.as_ref().err(), RegistryEvent::Renewed);
-        renewed
+        let (registry, claim) = (Arc::clone(self), claim.clone());
+        let change = async move {
+            let announcements = registry.announced.as_ref();
+            let announcements = announcements.ok_or(AnnouncementError::Disabled)?;
+            let renewed = announcements.renew(&claim).await;
+            let (agent, refused) = (claim.agent.as_deref(), renewed.as_ref().err());
+            registry.done(&claim, agent, refused, RegistryEvent::Renewed);
+            renewed
+        };
+        self.to_the_end(change).await
     }
 
     /// Removes an agent before its lease expires.
     ///
     /// # Errors
     /// When no agent with this name is announced.
-    pub(crate) async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
-        let announcements = self.announced.as_ref().ok_or(AnnouncementError::Disabled)?;
-        let removed = announcements.remove(claim).await;
-        let agent = claim.agent.as_deref();
-        self.done(claim, agent, removed.as_ref().err(), RegistryEvent::Removed);
-        removed
+    pub(crate) async fn remove(
+        self: &Arc<Self>,
+        claim: &Announcement,
+    ) -> Result<(), AnnouncementError> {
+        let (registry, claim) = (Arc::clone(self), claim.clone());
+        let change = async move {
+            let announcements = registry.announced.as_ref();
+            let announcements = announcements.ok_or(AnnouncementError::Disabled)?;
+            let removed = announcements.remove(&claim).await;
+            let (agent, refused) = (claim.agent.as_deref(), removed.as_ref().err());
+            registry.done(&claim, agent, refused, RegistryEvent::Removed);
+            removed
+        };
+        self.to_the_end(change).await
+    }
+
+    /// Makes a change, also if its caller disconnects: a record that was written may have to be corrected.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, AnnouncementError>> + Send + 'static,
+    ) -> Result<T, AnnouncementError> {
+        match self.changes.spawn(change).await {
+            Ok(done) => done,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The process ends.
+                Err(_) => Err(AnnouncementError::NotStored(StateError::Closed(
+                    AGENTS.name,
+                ))),
+            },
+        }
+    }
+
+    /// Waits for the changes in progress.
+    pub(crate) async fn until_changed(&self) {
+        self.changes.close();
+        self.changes.wait().await;
     }
 
     /// Applies a change to this replica before the request is answered, and counts it.
@@ -387,19 +441,17 @@ impl Registry {
     }
 }
 
-/// Ignores poisoning: each change leaves the value consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
 
+    use futures_util::FutureExt as _;
+    use tokio::sync::oneshot;
+
     use super::*;
 
-    #[test]
-    fn the_last_state_of_a_server_is_published() {
+    /// A registry without announcements.
+    fn registry() -> Registry {
         let config = "
 instance: test
 transports: { local: { type: memory } }
@@ -407,13 +459,34 @@ agents: { a: { description: d, to: { transport: local, topic: t }, attach: { com
 ";
         let config = Config::read("test.yaml", config, []).unwrap();
         let listed = Agents::listed(&config);
-        let registry = Registry {
+        Registry {
             now: watch::Sender::new(Arc::new(listed.clone())),
             listed: ArcSwap::from_pointee(listed),
             announced: None,
+            changes: TaskTracker::new(),
             queries: AgentQueries::new(None),
             attached: Mutex::default(),
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn a_change_continues_if_its_caller_disconnects() {
+        let registry = registry();
+        let (go_on, goes_on) = oneshot::channel();
+        let (sender, corrected) = oneshot::channel();
+        let change = registry.to_the_end(async move {
+            drop(goes_on.await);
+            let _ = sender.send("corrected");
+            Ok(())
+        });
+        assert!(change.now_or_never().is_none(), "it is dropped unfinished");
+        go_on.send(()).unwrap();
+        assert_eq!(corrected.await, Ok("corrected"));
+    }
+
+    #[test]
+    fn the_last_state_of_a_server_is_published() {
+        let registry = registry();
         let (agent, both) = (Text::from_static("a"), Barrier::new(2));
         for _ in 0..1_000 {
             std::thread::scope(|scope| {

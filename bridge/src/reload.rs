@@ -2,28 +2,34 @@
 //!
 //! ```text
 //!  SIGHUP, or the file has changed ──> the whole file is validated ──> invalid: nothing changes
-//!                                                                  └─> routes, limits, log levels, agents of workflows
+//!                                                                  └─> the parts of `parts.rs` are replaced
 //! ```
+//!
+//! The other settings need a restart. Parts that are not valid together with them wait for it too.
 //!
 //! The file is checked every few seconds: notifications do not work on every file system, and Kubernetes updates a
 //! ConfigMap by replacing a symbolic link. A file that is being written is not read until it is the same in two checks;
 //! SIGHUP reads it at once. Messages that have been read keep their rules.
 
 mod attached;
+mod parts;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::attached::{AGENTS, Attached, RESTART, set};
+use self::attached::{AGENTS, Attached, RESTART};
+use self::parts::{A2A, Group, Held, adopt, hold, mixed};
 use crate::bus::delivery::Publisher;
 use crate::calls::Calls;
-use crate::config::{Change, Config, ConfigErrors, Problem, Severity, changes};
+use crate::config::{
+    BindingConfig, Change, Claim, Config, ConfigErrors, Problem, Role, Severity, changes,
+};
 use crate::doors::a2a::Settings;
 use crate::metrics::{ConfigReload, Metrics};
 use crate::readiness::Readiness;
@@ -40,28 +46,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_LINES: usize = 50;
 /// The name of the configuration in the readiness report.
 const CONFIGURATION: &str = "configuration";
-
-/// The parts of the file that a reload replaces.
-const ROUTES: [&str; 2] = ["routes", "default_route"];
-const LIMITS: &str = "limits";
-/// The parts of the A2A interface that a reload replaces, besides the agents.
-const A2A: [&str; 7] = [
-    "a2a.public_url",
-    "a2a.default_agent",
-    "a2a.max_parts",
-    "a2a.max_text_part",
-    "a2a.max_data_part",
-    "a2a.max_requests_per_client",
-    "a2a.max_tasks_per_context",
-];
-const LOG: &str = "telemetry.log";
-/// The settings that name destinations.
-const ROUTING: [&str; 3] = ["routes", "default_route", "agents"];
-const WORKFLOWS: [&str; 3] = [
-    "workflows.apis",
-    "workflows.credentials",
-    "workflows.agents",
-];
 
 /// Makes a bridge read its configuration file again.
 #[derive(Debug, Clone, Default)]
@@ -82,6 +66,8 @@ pub(crate) struct ConfigReloader {
     is_degraded: bool,
     /// The configuration in use.
     config: Config,
+    /// The document to compare the next file with.
+    reported: Value,
     publisher: Publisher,
     calls: Arc<Calls>,
     workflows: Option<SecretWatcher>,
@@ -154,6 +140,7 @@ impl ConfigReloader {
             is_fresh: false,
             is_degraded: false,
             config: config.clone(),
+            reported: config.document.clone(),
             publisher: publisher.clone(),
             calls: Arc::clone(calls),
             workflows,
@@ -241,53 +228,46 @@ impl ConfigReloader {
 
     /// Applies the changes that can be applied. Returns their number, and the other changes.
     fn take(&mut self, next: &Config) -> Result<(usize, Vec<PendingChange>), Refusal> {
-        let changes = changes(&self.config.document, &next.document);
+        let changes = changes(&self.reported, &next.document);
         let running = self.config.clone();
         let attached = Attached::new(&running, next);
-        let mut config = self.with_changes(next, &attached);
-        let mut rules = rules_of(&config)?;
-        let unreachable = attached
-            .routing_obstacle()
-            .or_else(|| self.unreachable(&rules.routes));
-        if unreachable.is_some() {
-            config.routes.clone_from(&self.config.routes);
-            config.default_route.clone_from(&self.config.default_route);
-            config.agents.clone_from(&self.config.agents);
-            let default_agent = self.config.a2a.default_agent.clone();
-            config.a2a.default_agent = default_agent;
-            rules = rules_of(&config)?;
-        }
-        let has_agents = self.workflows.is_some() && changes.iter().any(|it| is_in(it, &WORKFLOWS));
+        let (config, held) = self.merged(next, &attached)?;
+        let rules = rules_of(&config)?;
+        // Without an A2A interface, changes of agents stay reported after their routes are in use.
+        let in_use = crate::config::changes(&running.document, &config.document);
+        let has_changed = |group| {
+            let mut in_use = in_use.iter();
+            in_use.any(|change| Group::of(change) == Some(group))
+        };
+        let has_agents = has_changed(Group::Workflows) && !held.contains_key(&Group::Workflows);
         if has_agents {
-            workflows::reload::check(&next.workflows)?;
+            workflows::reload::check(&config.workflows)?;
         }
-        // Nothing can fail from here on.
+        // Nothing fails from here on. If a secret changes at this moment, `check_files` reports it, and tries again when
+        // it changes once more.
         self.publisher.outbound().replace(&rules);
-        if changes.iter().any(|change| is_in(change, &ROUTING)) {
+        if has_changed(Group::Routing) {
             self.publisher.forget_unheld();
         }
         if let Some(log) = &self.log
-            && changes.iter().any(|change| change.is_in(LOG))
+            && has_changed(Group::Log)
         {
-            (log.0)(next.telemetry.log.0.as_str());
+            (log.0)(config.telemetry.log.0.as_str());
         }
         if let Some(a2a) = &self.a2a {
             a2a.replace(&config);
         }
         if let Some(workflows) = &mut self.workflows {
-            workflows.check_files(has_agents.then_some(&next.workflows));
+            workflows.check_files(has_agents.then_some(&config.workflows));
         }
         let (later, applied): (Vec<_>, Vec<_>) = changes
             .iter()
-            .map(|change| {
-                let obstacle = self.obstacle(change, &attached, unreachable.as_deref());
-                (change, obstacle)
-            })
+            .map(|change| (change, self.obstacle(change, &attached, &held)))
             .partition(|(_, obstacle)| obstacle.is_some());
         for (change, _) in applied.iter().take(MAX_LINES) {
             log_change(change);
         }
-        self.settle(config, next, &attached, unreachable.is_none());
+        self.settle(config);
         let later = later.into_iter().filter_map(|(change, why)| {
             let path = change.path.to_string();
             Some(PendingChange { path, why: why? })
@@ -295,83 +275,70 @@ impl ConfigReloader {
         Ok((applied.len(), later.collect()))
     }
 
-    /// The configuration in use, with all changes that can be applied while the process runs.
-    fn with_changes(&self, next: &Config, attached: &Attached<'_>) -> Config {
-        let mut config = self.config.clone();
-        config.limits = next.limits.clone();
-        config.routes.clone_from(&next.routes);
-        config.default_route.clone_from(&next.default_route);
-        config.agents = attached.agents();
-        if self.a2a.is_some() {
-            let push = std::mem::take(&mut config.a2a.push_notifications);
-            config.a2a.clone_from(&next.a2a);
-            config.a2a.push_notifications = push;
+    /// The configuration after the reload, and which of its parts keep their running values. It mixes two valid files, so
+    /// it is validated too.
+    fn merged(&self, next: &Config, attached: &Attached<'_>) -> Result<(Config, Held), Refusal> {
+        let mut held = Held::new();
+        if self.workflows.is_none() {
+            hold(&mut held, &[Group::Workflows], RESTART);
         }
-        config
+        if self.log.is_none() {
+            let why = "A2ABUS_LOG sets the log levels of this process";
+            hold(&mut held, &[Group::Log], why);
+        }
+        let routes = rules_of(next)?.routes;
+        let obstacle = attached.routing_obstacle();
+        if let Some(why) = obstacle.or_else(|| self.unreachable(&routes)) {
+            hold(&mut held, &[Group::Routing], &why);
+        }
+        hold_identities(&mut held, &self.config, next);
+        let document = |held: &Held| {
+            let mut document = mixed(&self.config.document, &next.document, held);
+            attached.restore(&mut document);
+            document
+        };
+        // Limits come last: they rarely depend on a setting that waits.
+        let linked: [&[Group]; 2] = [
+            &[Group::Routing, Group::A2a, Group::Workflows],
+            &[Group::Limits],
+        ];
+        for groups in linked {
+            match Config::of_document(document(&held)) {
+                Ok(config) => return Ok((config, held)),
+                Err(problems) => {
+                    let error = problems.first_error();
+                    let why = format!("{RESTART}: with the settings in use, {error}");
+                    hold(&mut held, groups, &why);
+                }
+            }
+        }
+        // Only log levels are replaced now, so this cannot fail.
+        Ok((Config::of_document(document(&held))?, held))
     }
 
-    /// Stores the configuration in use; its document contains the values in use.
-    fn settle(
-        &mut self,
-        mut config: Config,
-        next: &Config,
-        attached: &Attached<'_>,
-        has_routes: bool,
-    ) {
-        let routes = ROUTES.into_iter().filter(|_| has_routes);
-        let log = self.log.as_ref().map(|_| LOG);
-        let agents = WORKFLOWS.into_iter().filter(|_| self.workflows.is_some());
-        let a2a = A2A.into_iter().filter(|part| self.shows(part, has_routes));
-        let cards = Some(AGENTS).filter(|part| self.shows(part, has_routes));
-        let parts = routes.chain([LIMITS]).chain(log).chain(agents);
-        for part in parts.chain(a2a).chain(cards) {
-            adopt(&mut config.document, &next.document, part);
-        }
-        if self.shows(AGENTS, has_routes) {
-            attached.restore(&mut config.document);
+    /// Stores the configuration in use. Without an A2A interface, changes of its parts are reported until the restart.
+    fn settle(&mut self, config: Config) {
+        let before = std::mem::replace(&mut self.reported, config.document.clone());
+        if self.a2a.is_none() {
+            adopt(&mut self.reported, &before, AGENTS);
+            adopt(&mut self.reported, &before, A2A);
         }
         self.config = config;
     }
 
-    /// Whether a change to this part of the A2A interface is in use. Agents are applied together with their routes.
-    fn shows(&self, part: &str, has_routes: bool) -> bool {
-        let needs_routes = part == AGENTS || part == "a2a.default_agent";
-        self.a2a.is_some() && (has_routes || !needs_routes)
-    }
-
     /// Why a change is not in use; `None` when it is.
-    fn obstacle(
-        &self,
-        change: &Change,
-        attached: &Attached<'_>,
-        unreachable: Option<&str>,
-    ) -> Option<String> {
-        if is_in(change, &ROUTES) {
-            return unreachable.map(str::to_owned);
+    fn obstacle(&self, change: &Change, attached: &Attached<'_>, held: &Held) -> Option<String> {
+        let Some(group) = Group::of(change) else {
+            return Some(RESTART.to_owned());
+        };
+        if let Some(why) = held.get(&group) {
+            return Some(why.clone());
         }
-        if attached.holds(change) {
-            return Some(unreachable.unwrap_or(RESTART).to_owned());
+        if attached.holds(change) || self.a2a.is_none() && change.is_in(A2A) {
+            return Some(RESTART.to_owned());
         }
-        let shown = A2A
-            .into_iter()
-            .chain([AGENTS])
-            .find(|part| change.is_in(part));
-        if let Some(part) = shown {
-            return match (unreachable, self.shows(part, unreachable.is_none())) {
-                (_, true) => None,
-                (Some(why), false) if self.a2a.is_some() => Some(why.to_owned()),
-                (None, false) if part == AGENTS => {
-                    Some(format!("its card {RESTART}; its route is in use"))
-                }
-                (_, false) => Some(RESTART.to_owned()),
-            };
-        }
-        if change.is_in(LOG) && self.log.is_none() {
-            return Some("A2ABUS_LOG sets the log levels of this process".to_owned());
-        }
-        let has_workflows = self.workflows.is_some();
-        let is_used = is_in(change, &[LIMITS, LOG]) || has_workflows && is_in(change, &WORKFLOWS);
-        (!is_used).then(|| RESTART.to_owned())
+        let lacks_card = self.a2a.is_none() && change.is_in(AGENTS);
+        lacks_card.then(|| format!("its card {RESTART}; its route is in use"))
     }
 
     /// Why these routes need a restart, if they do: buses and their reply readers are only opened when the process
@@ -483,28 +450,44 @@ fn rules_of(config: &Config) -> Result<Rules, Refusal> {
     Rules::new(config).map_err(|(route, error)| Refusal::Route(route, error))
 }
 
-fn is_in(change: &Change, parts: &[&str]) -> bool {
-    parts.iter().any(|part| change.is_in(part))
+/// Holds what would let writers act for a new agent, because until the restart the bridge reads as before.
+fn hold_identities(held: &mut Held, running: &Config, next: &Config) {
+    for binding in &running.bindings {
+        let name = &binding.name;
+        let why = format!("{RESTART}: until then, binding {name} stays as it is");
+        let mut bindings = next.bindings.iter();
+        let next = bindings.find(|other| other.name == *name);
+        let is_same_source = next.is_some_and(|next| reads_the_same(binding, next));
+        let (trusts, will_trust) = (trusts_agents(binding), next.is_some_and(trusts_agents));
+        if trusts != will_trust || trusts && !is_same_source {
+            hold(held, &[Group::Routing, Group::Workflows], &why);
+        }
+        let is_same_agent =
+            next.is_some_and(|next| next.role == Role::Workflows && next.run_as == binding.run_as);
+        if binding.role == Role::Workflows && !(is_same_source && is_same_agent) {
+            hold(held, &[Group::Workflows], &why);
+        }
+    }
+    if running.workflows.rpc && !next.workflows.rpc {
+        let why = format!("{RESTART}: until then, workflows.rpc is true");
+        hold(held, &[Group::Workflows], &why);
+    }
+}
+
+/// Whether two bindings have the same writers.
+fn reads_the_same(one: &BindingConfig, other: &BindingConfig) -> bool {
+    one.transport == other.transport
+        && one.topics == other.topics
+        && one.stream == other.stream
+        && one.durable == other.durable
+}
+
+/// Whether the writers of a binding say which agent they are.
+fn trusts_agents(binding: &BindingConfig) -> bool {
+    binding.trusts.contains(&Claim::SourceAgent)
 }
 
 fn log_change(change: &Change) {
     let (setting, before, after) = (&change.path, change.before(), change.after());
     tracing::info!(target: TARGET, %setting, %before, %after, "a setting has changed");
-}
-
-/// Replaces one part of a document, such as `telemetry.log`, by the same part of another.
-fn adopt(document: &mut Value, next: &Value, part: &str) {
-    let value = next.pointer(&format!("/{}", part.replace('.', "/")));
-    let (around, key) = match part.split_once('.') {
-        None => (Some(document), part),
-        Some((section, key)) => {
-            let sections = document.as_object_mut();
-            let section = sections.map(|all| all.entry(section).or_insert_with(|| json!({})));
-            (section, key)
-        }
-    };
-    let Some(members) = around.and_then(Value::as_object_mut) else {
-        return;
-    };
-    set(members, key, value);
 }

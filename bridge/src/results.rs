@@ -34,6 +34,7 @@ use a2abus_plugin::Text;
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
@@ -729,9 +730,9 @@ impl Results {
         }
     }
 
-    /// Runs a task that continues when its caller disconnects.
-    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.work.spawn(work);
+    /// Runs a task that continues when its caller disconnects, and drops the handle.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.work.spawn(work)
     }
 
     /// Waits until everything claimed by this process is answered and stored.

@@ -80,7 +80,6 @@ pub struct Route {
     destinations: Vec<Destination>,
     /// The index of the destination that answers requests.
     answering: usize,
-    max_hops: u32,
 }
 
 /// A destination of events.
@@ -129,7 +128,6 @@ impl RouteTable {
     pub fn build(
         routes: &[RouteConfig],
         default: &[DestinationConfig],
-        max_hops: u32,
     ) -> Result<Self, (Name, RouteError)> {
         let mut table = Self {
             routes: Vec::with_capacity(routes.len()),
@@ -141,12 +139,10 @@ impl RouteTable {
                 conditions: Vec::new(),
                 destinations: default.iter().map(Destination::new).collect(),
                 answering: answering(default),
-                max_hops,
             }),
         };
         for config in routes {
-            let route =
-                Route::new(config, max_hops).map_err(|error| (config.name.clone(), error))?;
+            let route = Route::new(config).map_err(|error| (config.name.clone(), error))?;
             table.add(route);
         }
         Ok(table)
@@ -276,7 +272,7 @@ impl RouteTable {
 // === impl Route ===
 
 impl Route {
-    fn new(config: &RouteConfig, max_hops: u32) -> Result<Self, RouteError> {
+    fn new(config: &RouteConfig) -> Result<Self, RouteError> {
         let conditions = config
             .when
             .iter()
@@ -291,7 +287,6 @@ impl Route {
             conditions,
             destinations: config.to.iter().map(Destination::new).collect(),
             answering: answering(&config.to),
-            max_hops,
         })
     }
 
@@ -299,8 +294,8 @@ impl Route {
     ///
     /// # Errors
     /// As [`RouteTable::build`].
-    pub(crate) fn announced(config: &RouteConfig, max_hops: u32) -> Result<Self, RouteError> {
-        let mut route = Self::new(config, max_hops)?;
+    pub(crate) fn announced(config: &RouteConfig) -> Result<Self, RouteError> {
+        let mut route = Self::new(config)?;
         for destination in &mut route.destinations {
             destination.named_by = NamedBy::Event;
         }
@@ -323,21 +318,6 @@ impl Route {
     #[must_use]
     pub fn answering(&self) -> usize {
         self.answering
-    }
-
-    /// The value of `hops` in copies of the event.
-    ///
-    /// # Errors
-    /// `TooManyHops` when the event has reached the limit.
-    pub fn next_hops(&self, event: &Event) -> Result<i32, RouteError> {
-        let hops = hops(event);
-        if hops >= self.max_hops {
-            return Err(RouteError::TooManyHops {
-                hops,
-                limit: self.max_hops,
-            });
-        }
-        Ok(i32::try_from(hops).unwrap_or(i32::MAX).saturating_add(1))
     }
 
     /// The first condition that the event does not meet.
@@ -393,6 +373,18 @@ fn add_prefix(by_prefix: &mut Vec<Prefixes>, prefix: &str, index: usize) {
             rules.push(index);
         }
     }
+}
+
+/// The value of `hops` in copies of the event.
+///
+/// # Errors
+/// `TooManyHops` when the event has reached the limit.
+pub fn next_hops(event: &Event, limit: u32) -> Result<i32, RouteError> {
+    let hops = hops(event);
+    if hops >= limit {
+        return Err(RouteError::TooManyHops { hops, limit });
+    }
+    Ok(i32::try_from(hops).unwrap_or(i32::MAX).saturating_add(1))
 }
 
 /// How many routes the event has passed. An invalid value counts as 0; the bridge overwrites what agents write here.

@@ -25,6 +25,8 @@ pub struct Rules {
     pub adapters: Arc<Adapters>,
     /// Limits of payloads.
     pub limits: Limits,
+    /// How many routes an event may pass.
+    pub max_hops: u32,
     /// The agents that the configuration lists; set only if requests for unknown agents are refused.
     listed: Option<Arc<BTreeSet<Text>>>,
     announced: Arc<AnnouncedRoutes>,
@@ -54,17 +56,14 @@ impl Rules {
     /// # Errors
     /// The first invalid route, and the cause.
     pub fn new(config: &Config) -> Result<Self, (Text, RouteError)> {
-        let routes = RouteTable::build(
-            &config.routes,
-            &config.default_route,
-            config.limits.max_hops,
-        );
+        let routes = RouteTable::build(&config.routes, &config.default_route);
         let listed = || config.agents.keys().map(|name| name.text().clone());
         let only_known = config.registry.unknown_agents == UnknownAgents::Known;
         Ok(Self {
             routes: Arc::new(routes.map_err(|(route, error)| (route.text().clone(), error))?),
             adapters: Arc::new(Adapters::new(config)),
             limits: Limits::from(&config.limits),
+            max_hops: config.limits.max_hops,
             listed: only_known.then(|| Arc::new(listed().collect())),
             announced: Arc::default(),
         })

@@ -115,6 +115,18 @@ impl<K: Eq + Hash> Holder<K> {
         grown.is_ok()
     }
 
+    /// Takes units also beyond the limit, if at most half of it is taken so far.
+    #[must_use]
+    pub(crate) fn take_large(&self, units: usize) -> bool {
+        let limit = self.shares.limit.load(Ordering::Relaxed);
+        let grown = |held: usize| {
+            let grown = held.checked_add(units);
+            grown.filter(|grown| *grown <= limit || held <= limit / 2)
+        };
+        let grown = (self.held).fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
+        grown.is_ok()
+    }
+
     /// Takes units, even beyond the limit.
     pub(crate) fn take_anyway(&self, units: usize) {
         self.held.fetch_add(units, Ordering::Relaxed);

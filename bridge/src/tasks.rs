@@ -24,13 +24,14 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
 pub(crate) use self::fold::{Created, Event, Origin, Task};
 
-use self::fold::TaskFold;
+use self::fold::{MAX_MESSAGES, TaskFold};
 use self::model::{Artifact, Content, Message, Part, Raw, State, Status, TASK_NOT_FOUND};
 use self::read::{AnswerPart, ReportedTask};
 use crate::calls::callid::{CallId, Replica};
@@ -90,7 +91,7 @@ struct Driven {
 }
 
 /// A task on which its agent may be working for another replica.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     /// The call that began last.
     pub(crate) last_call: Text,
@@ -124,8 +125,8 @@ const ORPHANED: &str = "the bridge that followed the task has stopped";
 /// The text of a task that fails because it has no owner and its deadline has passed, or its agent is silent.
 const OVERDUE: &str =
     "no answer by the deadline of the call, and the bridge that made the call has stopped";
-/// How large the tasks of one page are together in memory, in bytes.
-const PAGE_BYTES: usize = 8 << 20;
+/// How large the tasks of one page are together, in bytes, as they are written.
+const PAGE_BYTES: usize = 4 << 20;
 /// The interval between searches for tasks whose deadline has passed.
 const OVERDUE_INTERVAL: Duration = Duration::from_secs(5);
 /// An answer of the log that takes longer counts as an outage.
@@ -154,11 +155,12 @@ pub(crate) enum PageStart<'a> {
 /// A page of a list.
 #[derive(Debug)]
 pub(crate) struct Page {
-    pub(crate) tasks: Vec<(Text, Task)>,
+    /// The tasks, as they are written.
+    pub(crate) tasks: Vec<String>,
     /// How many tasks the whole list has.
     pub(crate) total: usize,
-    /// Whether more tasks follow this page.
-    pub(crate) has_more: bool,
+    /// If more tasks follow this page: when its last task last changed, and the id of that task.
+    pub(crate) continues_after: Option<(u64, Text)>,
 }
 
 // === impl Tasks ===
@@ -235,14 +237,50 @@ impl Tasks {
         self.view.check_room(id)
     }
 
-    /// The tasks that `matches` accepts, the most recently changed first: at most `size` of them from the start of the
-    /// page, and fewer if they are large. `context` limits the list to one conversation.
+    /// The tasks that `matches` accepts, as `write` writes them, the most recently changed first: at most `size` of
+    /// them from the start of the page, and fewer if they are large. `context` limits the list to one conversation.
     pub(crate) fn list(
         &self,
         context: Option<&str>,
         matches: impl Fn(&Task) -> bool,
         (start, size): (PageStart<'_>, usize),
+        write: impl Fn(&str, &Task) -> String,
     ) -> Page {
+        let (skip, found, total) = self.found(context, &matches, (start, size));
+        let mut page = Page {
+            tasks: Vec::new(),
+            total,
+            continues_after: None,
+        };
+        let (mut last, mut passed, mut bytes) = (None, skip, 0);
+        for (changed, id) in found {
+            // Each task is read by itself: while one is read, no records are applied.
+            let written = self.view.read(|tasks| {
+                let task = tasks.get(&id).filter(|task| matches(task))?;
+                Some(write(&id, task))
+            });
+            bytes += written.as_ref().map_or(0, String::len);
+            // One fits always: otherwise a client could not get past a large task.
+            if bytes > PAGE_BYTES && !page.tasks.is_empty() {
+                break;
+            }
+            // A task that has left the list meanwhile is left out.
+            page.tasks.extend(written);
+            passed += 1;
+            last = Some((changed, id));
+        }
+        page.continues_after = last.filter(|_| passed < total);
+        page
+    }
+
+    /// How many tasks of a list precede a page, the time of the last change and the id of each task of the page, and
+    /// how many tasks the whole list has.
+    fn found(
+        &self,
+        context: Option<&str>,
+        matches: impl Fn(&Task) -> bool,
+        (start, size): (PageStart<'_>, usize),
+    ) -> (usize, Vec<(u64, Text)>, usize) {
         self.view.read(|tasks| {
             let all: Box<dyn Iterator<Item = (&str, &Task)>> = match context {
                 Some(context) => Box::new(tasks.group(context)),
@@ -257,21 +295,18 @@ impl Tasks {
                     found.partition_point(|(it, task)| (task.changed, *it) >= (changed, id))
                 }
             };
-            let mut bytes = 0;
-            let fits = |(_, task): &(&str, &Task)| {
-                // One fits always: otherwise a client could not get past a large task.
-                let is_first = bytes == 0;
-                bytes += task.bytes();
-                is_first || bytes <= PAGE_BYTES
-            };
-            let page = found.into_iter().skip(skip).take(size).take_while(fits);
-            let page = page.map(|(id, task)| (Text::from(id), task.clone()));
-            let tasks: Vec<_> = page.collect();
-            Page {
-                has_more: skip + tasks.len() < total,
-                tasks,
-                total,
-            }
+            let page = found.into_iter().skip(skip).take(size);
+            let page = page.map(|(id, task)| (task.changed, Text::from(id)));
+            (skip, page.collect(), total)
+        })
+    }
+
+    /// How many tasks of a conversation have not ended and do not wait for their caller.
+    pub(crate) fn active_in(&self, context: &str) -> usize {
+        let is_active = |task: &Task| !task.status.state.is_at_rest();
+        self.view.read(|tasks| {
+            let active = tasks.group(context).filter(|(_, task)| is_active(task));
+            active.count()
         })
     }
 
@@ -361,11 +396,9 @@ impl Tasks {
     /// The current task, and its events from now on. With `after`, the stored events after that position come first.
     pub(crate) fn follow(&self, id: &str, after: Option<Position>) -> Option<(Task, Subscription)> {
         let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
-            let task = tasks.get(id)?.clone();
-            let missed = after
-                .map(|after| task.steps_after(after))
-                .unwrap_or_default();
-            Some((task, missed))
+            let task = tasks.get(id)?;
+            let missed = after.map(|after| task.steps(after).collect::<Vec<_>>());
+            Some((task.clone(), missed.unwrap_or_default()))
         });
         let (task, missed) = found?;
         let missed = missed.into_iter();
@@ -376,6 +409,18 @@ impl Tasks {
     pub(crate) fn has_news(&self, id: &str, after: Position) -> bool {
         self.view
             .read(|tasks| tasks.get(id).is_some_and(|task| task.has_news(after)))
+    }
+
+    /// The first event after a position that subscribers receive, with the context of its task, and whether it is the
+    /// last one. `None` if there is none, or if earlier ones are no longer stored.
+    pub(crate) fn step_after(&self, id: &str, after: Position) -> Option<(Text, Update, bool)> {
+        self.view.read(|tasks| {
+            let task = tasks.get(id).filter(|task| task.remembers(after))?;
+            let mut steps = task.steps(after);
+            let step = steps.next()?;
+            let is_last = task.status.state.is_terminal() && steps.next().is_none();
+            Some((task.context.clone(), step, is_last))
+        })
     }
 
     /// Whether the task has ended, and its events from now on.
@@ -470,6 +515,20 @@ impl Tasks {
         receiver
     }
 
+    /// Runs work for a task, which continues if the caller drops the handle.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.drivers.spawn(work)
+    }
+
+    /// Waits until the work for tasks has ended.
+    pub(crate) async fn until_recorded(&self) {
+        self.drivers.close();
+        self.drivers.wait().await;
+    }
+
     fn log_lost(&self, id: &Text, driven: Result<(), StateError>) {
         if let Err(error) = driven
             && let Some(suppressed) = self.lost.allow()
@@ -494,7 +553,8 @@ impl Tasks {
                 orphans.map(|(id, _)| Text::from(id)).collect()
             });
             if !orphans.is_empty() && self.knows_owners().await {
-                self.fail_all(orphans, ORPHANED).await;
+                let is_still = |_: &Text, task: &Task| is_orphan(task);
+                self.fail_all(orphans, ORPHANED, is_still).await;
             }
         }
     }
@@ -522,30 +582,21 @@ impl Tasks {
             let before = self.unfinished();
             let deadlines = deadlines(before.clone()).await.into_iter();
             let overdue = deadlines.filter(|(_, deadline)| *deadline < latest);
-            // Its client may have sent another message meanwhile.
-            let now = self.unfinished();
-            let last_call = |tasks: &HashMap<Text, Unfinished>, id: &Text| {
-                tasks.get(id).map(|task| task.last_call.clone())
+            let overdue = overdue.map(|(id, _)| id).collect();
+            // Its client may have sent another message meanwhile, or its agent a part.
+            let is_still = |id: &Text, task: &Task| {
+                let now = Unfinished::of(task);
+                self.calls.held_by(id) == 0 && now.is_some_and(|now| before.get(id) == Some(&now))
             };
-            let overdue = overdue.map(|(id, _)| id);
-            let overdue = overdue
-                .filter(|id| now.contains_key(id) && last_call(&now, id) == last_call(&before, id));
-            self.fail_all(overdue.collect(), OVERDUE).await;
+            self.fail_all(overdue, OVERDUE, is_still).await;
         }
     }
 
     /// The tasks that have not ended and do not wait for their caller, without those whose calls this replica makes.
     fn unfinished(&self) -> HashMap<Text, Unfinished> {
         self.view.read(|tasks| {
-            let active = tasks.iter();
-            let active = active.filter(|(_, task)| !task.status.state.is_at_rest());
-            let all = active.filter_map(|(id, task)| {
-                let task = Unfinished {
-                    last_call: task.last_call()?.clone(),
-                    last_record: task.last_record,
-                };
-                Some((Text::from(id), task))
-            });
+            let all = tasks.iter();
+            let all = all.filter_map(|(id, task)| Some((Text::from(id), Unfinished::of(task)?)));
             all.filter(|(id, _)| self.calls.held_by(id) == 0).collect()
         })
     }
@@ -562,16 +613,24 @@ impl Tasks {
         outage.is_none_or(|seen| seen.elapsed() > RECOVERY)
     }
 
-    async fn fail_all(&self, tasks: Vec<Text>, why: &str) {
+    /// Fails these tasks. The log may take long for each of them, so `is_still` checks each one again just before.
+    async fn fail_all(&self, tasks: Vec<Text>, why: &str, is_still: impl Fn(&Text, &Task) -> bool) {
         for id in tasks {
+            let is_it = |task: &Task| is_still(&id, task);
+            if !self.view.read(|tasks| tasks.get(&id).is_some_and(is_it)) {
+                continue;
+            }
             let status = Status::now(State::Failed, Some(failure_message(why)));
             let failed = Event::Status(status);
-            match self.record_for_caller(&id, &failed).await {
-                Ok(()) => tracing::warn!(task = %id, "a task has failed: {why}"),
-                Err(error) => {
-                    tracing::warn!(task = %id, %error, "a task without an owner could not be ended: trying again");
-                }
+            let began = Instant::now();
+            let recorded = self.record_for_caller(&id, &failed).await;
+            self.note_duration(began);
+            if let Err(error) = recorded {
+                tracing::warn!(task = %id, %error, "a task without an owner could not be ended: trying again");
+                // The next search finds out whether the log answers, and what it has of the other tasks.
+                return;
             }
+            tracing::warn!(task = %id, "a task has failed: {why}");
         }
     }
 
@@ -645,10 +704,18 @@ impl Tasks {
         match part {
             None => Ok(Taken::End),
             Some(Err(error)) => {
-                let why = failure_message(Failure::call(&error).message());
+                let mut why = failure_message(Failure::call(&error).message());
+                // Another replica that has followed the call may record the same.
+                why.id = from.call.clone();
                 let (event, taken) = self.unanswered((message, before), why, &from.call);
-                // In place of the next part: if another replica has recorded that one meanwhile, the task goes on there.
-                self.record(&message.id, event.from(from.next())).await?;
+                let event = match taken {
+                    // It takes the place of the next part. If another replica has already recorded that part, this
+                    // event is ignored, and the task goes on there.
+                    Taken::End => event.from(from.next()),
+                    // The agent may still send the next part, and another replica may record it.
+                    Taken::More | Taken::Beside => event,
+                };
+                self.record(&message.id, event).await?;
                 let is_at_rest = |task: &Task| task.status.state.is_at_rest();
                 let is_over = |task: Option<&Task>| task.is_none_or(is_at_rest);
                 Ok(match taken {
@@ -875,8 +942,16 @@ pub(crate) fn plain_part(json: model::Raw) -> Part {
 /// The differences between a task as its agent reports it and the stored task, each with its number in the report.
 fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
     let named = reported.id.map(|task| Event::Named { task });
-    let messages = reported.history.into_iter();
-    let messages = messages.map(|message| Event::Said { message });
+    // Earlier messages are no longer stored. They would come in again, after the later ones.
+    let is_stored = |message: &Message| task.history.iter().any(|known| known.id == message.id);
+    let first_stored = reported.history.iter().position(is_stored);
+    let is_full = task.history.len() == MAX_MESSAGES;
+    let forgotten = first_stored.filter(|_| is_full).unwrap_or(0);
+    let left_out = reported.history.len().saturating_sub(MAX_MESSAGES);
+    let left_out = left_out.max(forgotten);
+    let messages = reported.history.into_iter().enumerate();
+    let messages =
+        messages.map(|(index, message)| (index >= left_out).then_some(Event::Said { message }));
     let artifacts = reported.artifacts.into_iter();
     // The agent may add to the artifacts of an unfinished task.
     let last = reported
@@ -892,9 +967,10 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
     let status = reported.status.map(Event::Status);
     let events = named
         .into_iter()
+        .map(Some)
         .chain(messages)
-        .chain(artifacts)
-        .chain(status);
+        .chain(artifacts.map(Some))
+        .chain(status.map(Some));
     // JSON within an artifact can be compared only as text.
     let text = |artifact: &Artifact| serde_json::to_string(artifact).ok();
     let is_known = |event: &Event| match event {
@@ -911,12 +987,12 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
                 && task.has_metadata(status.metadata.as_deref())
         }
         Event::Named { task: named } => task.agents_id.as_ref() == Some(named),
-        Event::Said { message } => task.history.iter().any(|known| known.id == message.id),
+        Event::Said { message } => is_stored(message),
         _ => false,
     };
     (1..)
         .zip(events)
-        .filter(|(_, event)| !is_known(event))
+        .filter_map(|(number, event)| Some((number, event.filter(|event| !is_known(event))?)))
         .collect()
 }
 
@@ -989,6 +1065,20 @@ impl AgentAnswer {
     }
 }
 
+// === impl Unfinished ===
+
+impl Unfinished {
+    /// `None` if the task has ended or waits for its caller, or if its calls are unknown.
+    fn of(task: &Task) -> Option<Self> {
+        let is_active = !task.status.state.is_at_rest();
+        let last_call = task.last_call().filter(|_| is_active)?;
+        Some(Self {
+            last_call: last_call.clone(),
+            last_record: task.last_record,
+        })
+    }
+}
+
 // === impl Update, Subscription ===
 
 impl Update {
@@ -1043,15 +1133,13 @@ impl Subscription {
 
 impl Task {
     /// The events after a position.
-    pub(crate) fn steps_after(&self, after: Position) -> Vec<Update> {
+    fn steps(&self, after: Position) -> impl Iterator<Item = Update> {
         let events = self.events.iter();
-        let steps = events.filter(|(position, _)| *position > after);
-        steps
-            .map(|(position, event)| Update {
-                position: *position,
-                event: Arc::clone(event),
-            })
-            .collect()
+        let steps = events.filter(move |(position, _)| *position > after);
+        steps.map(|(position, event)| Update {
+            position: *position,
+            event: Arc::clone(event),
+        })
     }
 
     /// Whether there are events after a position that subscribers receive.
@@ -1072,6 +1160,7 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::time::timeout;
 
     use super::*;
@@ -1116,6 +1205,106 @@ mod tests {
         for (id, expected) in [("theirs", State::Failed), ("ours", State::Submitted)] {
             assert_eq!(tasks.get(id).unwrap().status.state, expected, "{id}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_report_does_not_bring_back_messages_that_are_no_longer_stored() {
+        let (tasks, _view) = tasks();
+        begin(&tasks, "t").await;
+        let numbered = |number: usize| Message {
+            id: number.to_string().into(),
+            ..failure_message("said")
+        };
+        let mut task = tasks.get("t").unwrap();
+        task.history = (2..=MAX_MESSAGES + 1).map(numbered).collect();
+        let report = |last: usize| ReportedTask {
+            id: None,
+            status: None,
+            artifacts: Vec::new(),
+            history: (last + 1 - MAX_MESSAGES..=last).map(numbered).collect(),
+        };
+        assert!(differences(report(MAX_MESSAGES), &task).is_empty());
+        let new = differences(report(MAX_MESSAGES + 2), &task);
+        assert_eq!(new.len(), 1, "one message is new");
+    }
+
+    /// A part of the answer moves the deadline.
+    #[tokio::test(start_paused = true)]
+    async fn a_task_with_a_record_since_the_search_is_not_overdue() {
+        let (tasks, _view) = tasks();
+        begin(&tasks, "t").await;
+        let shared = Arc::clone(&tasks);
+        let all_have_passed = move |found: HashMap<Text, Unfinished>| {
+            let tasks = Arc::clone(&shared);
+            async move {
+                for (id, before) in &found {
+                    // The records of one millisecond have the same time.
+                    while tasks.get(id).unwrap().last_record == before.last_record {
+                        let recorded = tasks.record_for_caller(id, &Event::Taken);
+                        recorded.await.unwrap();
+                    }
+                }
+                let deadlines = found.into_keys().map(|id| (id, 0));
+                deadlines.collect::<HashMap<Text, u64>>()
+            }
+        };
+        let ends = Arc::clone(&tasks).end_overdue(all_have_passed);
+        assert!(timeout(3 * OVERDUE_INTERVAL, ends).await.is_err());
+        assert_eq!(tasks.get("t").unwrap().status.state, State::Submitted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_task_is_checked_just_before_it_is_failed() {
+        let (tasks, _view) = tasks();
+        for id in ["first", "second"] {
+            begin(&tasks, id).await;
+        }
+        let is_submitted = |_: &Text, task: &Task| task.status.state == State::Submitted;
+        let ids = vec!["first".into(), "second".into()];
+        let mut failing = Box::pin(tasks.fail_all(ids, OVERDUE, is_submitted));
+        let at_once = failing.as_mut().now_or_never();
+        assert!(at_once.is_none(), "it waits for its first record");
+        let continued = Event::Continued {
+            message: failure_message("more"),
+        };
+        let continued = tasks.record_for_caller("second", &continued);
+        continued.await.unwrap();
+        failing.await;
+        for (id, expected) in [("first", State::Failed), ("second", State::Working)] {
+            assert_eq!(tasks.get(id).unwrap().status.state, expected, "{id}");
+        }
+    }
+
+    /// The agent may send that part later, and another replica record it.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_without_an_answer_takes_the_place_of_no_part() {
+        let (tasks, _view) = tasks();
+        begin(&tasks, "t").await;
+        let call = tasks.get("t").unwrap().last_call().cloned().unwrap();
+        let from = Origin::beginning(call.parse().unwrap()).at(0, true);
+        // The agent works on a message that another replica has sent.
+        let continued = Event::Continued {
+            message: failure_message("more"),
+        };
+        let other = CallId::new(Replica(2)).unwrap();
+        let continued = continued.from(Origin::beginning(other));
+        tasks.record_for_caller("t", &continued).await.unwrap();
+        for _replica in 0..2 {
+            let mut message = Driven {
+                id: "t".into(),
+                before: None,
+                call: None,
+            };
+            let silent = Some(Err(CallError::Drained));
+            let taken = tasks.take(&mut message, silent, from.clone()).await;
+            assert!(matches!(taken.unwrap(), Taken::Beside));
+        }
+        let answered = Event::Status(Status::now(State::Completed, None));
+        let answered = answered.from(from.next());
+        tasks.record_for_caller("t", &answered).await.unwrap();
+        let task = tasks.get("t").unwrap();
+        assert_eq!(task.status.state, State::Completed);
+        assert_eq!(task.history.len(), 3, "it has the reason once");
     }
 
     /// An agent may change an artifact that it has reported before.

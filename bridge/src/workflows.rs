@@ -26,7 +26,7 @@ use std::time::Duration;
 use a2abus_executor::{
     Agent, Client, ClientError, ClientOptions, Environment, Execution, Executor, FileStore, Json,
     MemoryStore, OpenError, Options, Progress, Record, RedbStore, Refusal, Request, RetryUnsafe,
-    Started, Store, SystemClock, SystemRandom,
+    RunningElsewhere, Started, Store, SystemClock, SystemRandom,
 };
 use a2abus_models::a2e_workflow::Report;
 use a2abus_plugin::Text;
@@ -69,6 +69,17 @@ pub enum ProgressEvents {
 pub struct Run {
     execution_id: Text,
     ended: oneshot::Receiver<Arc<Record>>,
+}
+
+/// The result of a request to execute, whose execution runs by itself.
+#[derive(Debug)]
+pub enum Begun {
+    /// It runs.
+    New(Run),
+    /// The same request is already running.
+    Running(RunningElsewhere),
+    /// The same request has run before.
+    Finished(Arc<Record>),
 }
 
 /// Why an execution is not started.
@@ -248,25 +259,45 @@ impl Workflows {
     /// # Errors
     /// Why an execution is not started.
     pub async fn begin(&self, agent: &Arc<Agent>, request: Request) -> Result<Started, NotBegun> {
+        self.begin_and(agent, request, std::convert::identity).await
+    }
+
+    /// Like [`Workflows::begin`], and runs a new execution. It runs to its end even if the returned future is dropped
+    /// while the execution is recorded.
+    ///
+    /// # Errors
+    /// Like [`Workflows::begin`].
+    pub async fn start(&self, agent: &Arc<Agent>, request: Request) -> Result<Begun, NotBegun> {
+        let (workflows, owner) = (self.clone(), Arc::clone(agent));
+        let run = move |started: Started| match started {
+            Started::New(execution) => Begun::New(workflows.run(&owner, execution, drop)),
+            Started::Running(running) => Begun::Running(running),
+            Started::Finished(record) => Begun::Finished(record),
+        };
+        self.begin_and(agent, request, run).await
+    }
+
+    /// Starts an execution, and passes it on in the same task. The task continues even if nobody waits for it.
+    async fn begin_and<T: Send + 'static>(
+        &self,
+        agent: &Arc<Agent>,
+        request: Request,
+        then: impl FnOnce(Started) -> T + Send + 'static,
+    ) -> Result<T, NotBegun> {
         if self.0.workers.are_draining() {
             self.refused(RefusalReason::Draining);
             return Err(NotBegun::Draining);
         }
         let (executor, owned_agent) = (self.0.executor.clone(), Arc::clone(agent));
         // Reading a large workflow takes a while, too.
-        let started = self
-            .0
-            .workers
-            .ask(agent.id(), async move {
-                executor.execute(&owned_agent, request).await
-            })
-            .await
-            .ok_or(NotBegun::Draining)?;
-        started.map_err(|refusal| {
+        let begin = async move { executor.execute(&owned_agent, request).await.map(then) };
+        let begun = self.0.workers.finish_task(agent.id(), begin).await;
+        begun.ok_or(NotBegun::Draining)?.map_err(|refusal| {
             match refusal {
                 Refusal::Invalid(_) => self.refused(RefusalReason::Invalid),
                 Refusal::Expired(_) => self.refused(RefusalReason::Expired),
                 Refusal::Conflict(_) => self.refused(RefusalReason::Conflict),
+                Refusal::Forgotten(_) => self.refused(RefusalReason::Store),
                 // A request that waits for a free slot or for the store is not refused.
                 _ => {}
             }
@@ -290,7 +321,7 @@ impl Workflows {
             } = request;
             executor.validate(&owned_agent, &workflow, &input, strictness)
         };
-        self.0.workers.ask(agent.id(), verdict).await
+        self.ask(agent, verdict).await
     }
 
     /// Runs an execution to its end, on the threads of the executor. Those threads call `on_progress` for each
@@ -316,6 +347,15 @@ impl Workflows {
         }
     }
 
+    /// Runs a query that may take long on the threads of the executor; `None` when the bridge is shutting down.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        agent: &Agent,
+        query: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.0.workers.ask(agent.id(), query).await
+    }
+
     /// A record as JSON text. It may be large, so the threads of the executor serialize it.
     pub(crate) async fn write(
         &self,
@@ -325,7 +365,7 @@ impl Workflows {
     ) -> String {
         let given = Arc::clone(record);
         let work = async move { view(&given).to_string() };
-        let text = self.0.workers.ask(agent.id(), work);
+        let text = self.ask(agent, work);
         // At the end of a drain, the threads may have stopped already.
         text.await.unwrap_or_else(|| view(record).to_string())
     }

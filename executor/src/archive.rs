@@ -11,13 +11,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use a2abus_models::Json;
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
-use crate::environment::{Change, Store, StoreError, StoreFull, Table};
+use crate::environment::{Change, Clock, RecordForgotten, Store, StoreError, StoreFull, Table};
 use crate::record::Record;
 
 /// The records of all agents.
@@ -29,6 +29,9 @@ pub(crate) struct Archive {
 
 /// The bytes written for an agent since the last cleanup; `None` if unknown. One write at a time.
 type Account = Arc<tokio::sync::Mutex<Option<usize>>>;
+
+/// The exclusive right to write the records of an agent.
+pub(crate) type Turn = tokio::sync::OwnedMutexGuard<Option<usize>>;
 
 /// A record, with internal members.
 #[derive(Debug, Clone)]
@@ -50,6 +53,8 @@ struct Summary {
 
 /// How many summaries are read at a time.
 const PAGE: usize = 1_000;
+/// How long a request waits for earlier writes of its agent. A store may retry these much longer, during an outage.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 // === impl Archive ===
 
@@ -77,37 +82,73 @@ impl Archive {
     /// # Cancel safety
     /// The future may be dropped; the record may then have been written or not.
     pub(crate) async fn save(&self, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-        self.put(agent, stored, None).await.map(drop)
+        let mut turn = self.account(agent).lock_owned().await;
+        self.save_in(&mut turn, agent, stored).await
+    }
+
+    /// Like [`Archive::save`], for a caller that has the turn.
+    pub(crate) async fn save_in(
+        &self,
+        turn: &mut Turn,
+        agent: &Text,
+        stored: &Stored,
+    ) -> Result<(), StoreError> {
+        self.put(turn, agent, stored, None).await.map(drop)
+    }
+
+    /// Waits for the turn to write a record of an agent.
+    ///
+    /// # Errors
+    /// If it does not come in time.
+    pub(crate) async fn turn(&self, agent: &Text, clock: &dyn Clock) -> Result<Turn, StoreError> {
+        let account = self.account(agent);
+        // The clock of a test may jump ahead, so it is asked only if there is something to wait for.
+        if let Ok(turn) = Arc::clone(&account).try_lock_owned() {
+            return Ok(turn);
+        }
+        tokio::select! {
+            biased;
+            turn = account.lock_owned() => Ok(turn),
+            () = clock.sleep(MAX_WAIT) => {
+                Err(StoreError("earlier records of the agent are still being written".into()))
+            }
+        }
     }
 
     /// Like [`Archive::save`], for an execution that starts now and will have ended by `until`. Returns `false`
     /// if another process already runs it.
     pub(crate) async fn begin(
         &self,
+        mut turn: Turn,
         agent: &Text,
         stored: &Stored,
-        until: SystemTime,
+        (until, names): (SystemTime, &[Text]),
     ) -> Result<bool, StoreError> {
-        self.put(agent, stored, Some(until)).await
+        let begins = Some((until, names));
+        self.put(&mut turn, agent, stored, begins).await
     }
 
     async fn put(
         &self,
+        written: &mut Option<usize>,
         agent: &Text,
         stored: &Stored,
-        begins_until: Option<SystemTime>,
+        begins: Option<(SystemTime, &[Text])>,
     ) -> Result<bool, StoreError> {
-        let write = async |changes| match begins_until {
-            Some(until) => self.store.begin(changes, until).await,
+        let write = async |changes| match begins {
+            Some((until, names)) => self.store.begin(changes, until, names.to_vec()).await,
             None => self.store.write(changes).await.map(|()| true),
         };
-        let account = self.account(agent);
-        let mut written = account.lock().await;
         // Unknown while the write is in progress, because this future may be dropped there.
         let before = written.take();
         let (changes, bytes) = stored.changes(agent);
         let is_written = match write(changes.clone()).await {
             Ok(is_written) => is_written,
+            // Nothing was written.
+            Err(error) if error.0.is::<RecordForgotten>() => {
+                *written = before;
+                return Err(error);
+            }
             Err(error) => {
                 if !error.0.is::<StoreFull>() || self.make_room(agent, 0).await.is_err() {
                     return Err(error);
@@ -160,15 +201,28 @@ impl Archive {
         self.store.cancel(&record_key(agent, id)).await
     }
 
+    /// Asks the other processes that run executions of an agent with this name to cancel them. Returns whether there
+    /// are any.
+    pub(crate) async fn cancel_named_elsewhere(
+        &self,
+        agent: &Text,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        self.store.cancel_named(agent, name).await
+    }
+
     /// Waits until another process asks to cancel an execution of this process.
     pub(crate) async fn until_cancelled(&self, agent: &Text, id: &str) {
         self.store.until_cancelled(&record_key(agent, id)).await;
     }
 
-    /// Removes a record and its summary.
-    pub(crate) async fn remove(&self, agent: &Text, record: &Record) -> Result<(), StoreError> {
-        let account = self.account(agent);
-        let _one_at_a_time = account.lock().await;
+    /// Removes a record and its summary. The caller has the turn.
+    pub(crate) async fn remove(
+        &self,
+        _turn: &Turn,
+        agent: &Text,
+        record: &Record,
+    ) -> Result<(), StoreError> {
         let changes = removal(agent, record.execution_id(), summary_key(agent, record));
         self.store.write(changes.into()).await
     }
@@ -242,7 +296,7 @@ impl Archive {
             let mut changes = Vec::new();
             for (key, _) in &found {
                 let id = key.splitn(3, '\0').nth(2).unwrap_or_default();
-                if !runs(agent, id) {
+                if !runs(agent, id) && !self.runs_elsewhere(agent, id) {
                     changes.extend(removal(agent, id, key.clone()));
                 }
             }

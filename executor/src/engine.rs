@@ -411,8 +411,9 @@ fn cancelled() -> Failure {
 impl From<Failure> for Halt {
     fn from(failure: Failure) -> Self {
         Self {
+            // No time is left for other operations. Source: docs/protocols/a2e-workflows.md §4.7.
+            is_fatal: failure.code == FailureCode::ExecutionTimeout,
             failure,
-            is_fatal: false,
         }
     }
 }

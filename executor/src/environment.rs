@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use a2abus_models::a2e_workflow::operation::Method;
 use a2abus_models::a2e_workflow::target::Target;
+use a2abus_plugin::Text;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
@@ -140,14 +141,16 @@ pub trait Store: Send + Sync {
     }
 
     /// Like [`Store::write`], with the record of an execution that starts now and will have ended by `until`. Returns
-    /// `false`, and writes nothing, if another process has started it.
+    /// `false`, and writes nothing, if another process has started it. [`Store::cancel_named`] finds it by each of the
+    /// `names`.
     ///
     /// # Errors
-    /// As for [`Store::write`].
+    /// As for [`Store::write`]; with [`RecordForgotten`] as the cause if it can start under another id only.
     fn begin<'a>(
         &'a self,
         changes: Vec<Change>,
         _until: SystemTime,
+        _names: Vec<Text>,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move { self.write(changes).await.map(|()| true) })
     }
@@ -167,6 +170,19 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// If the store fails.
     fn cancel<'a>(&'a self, _key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// Asks the other processes that run executions of this agent with this name to cancel them. Returns whether there
+    /// are any.
+    ///
+    /// # Errors
+    /// If the store fails.
+    fn cancel_named<'a>(
+        &'a self,
+        _agent: &'a str,
+        _name: &'a str,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(std::future::ready(Ok(false)))
     }
 
@@ -210,6 +226,12 @@ pub struct StoreFull {
     /// Its limits.
     pub max_bytes: usize,
 }
+
+/// The cause of a [`StoreError`] when the record of an execution was removed for lack of memory. The store does not know
+/// what became of the execution, and starts no other one under its id until that record would have expired.
+#[derive(Debug, thiserror::Error)]
+#[error("the record of this execution was removed because memory is full")]
+pub struct RecordForgotten;
 
 /// Everything that an executor needs from outside.
 #[derive(Clone)]

@@ -6,7 +6,6 @@ mod running;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Document, OperationType, Report, Strictness, Workflow};
@@ -24,7 +23,6 @@ use crate::cache::{Cache, Caching};
 use crate::call::RetryUnsafe;
 use crate::environment::{Environment, StoreError};
 use crate::failure::Failure;
-use crate::meter::{execution_timeout, requester_deadline_exceeded};
 use crate::plan::Plan;
 use crate::quota::Quotas;
 use crate::record::{Record, Status};
@@ -36,8 +34,9 @@ use running::{Admission, Running};
 /// Validates and executes workflows, for any number of agents. Cheap to clone.
 ///
 /// # Cancel safety
-/// An [`Execution`] runs while it is polled. Dropping it does not end it properly: it is recorded as interrupted, as if
-/// the process had died.
+/// An [`Execution`] runs while it is polled. Dropping it abandons it, as if the process had died: [`Executor::record`]
+/// reports it as interrupted. If the same request comes again, it runs again, or is recorded as interrupted if a call
+/// that must not be repeated had begun.
 #[derive(Clone)]
 pub struct Executor(Arc<Inner>);
 
@@ -157,8 +156,6 @@ impl Executor {
             Some(StoredState::RunsElsewhere) => return Ok(self.follow(agent, id, None)),
             None => {}
         }
-        let max = agent.policy().max_execution_time;
-        let left = self.time_left(&request)?;
         if request.is_cancelled {
             slot.cancel.cancel();
         }
@@ -169,13 +166,13 @@ impl Executor {
             digest: digest.clone(),
             request,
             report,
-            budget: left.map_or(max, |left| left.min(max)),
-            is_cut_short: left.is_some_and(|left| left < max),
         };
-        match Execution::begin(Arc::clone(&self.0), start, slot).await? {
-            Some(execution) => Ok(Started::New(execution)),
-            None => self.started_elsewhere(agent, id, &digest).await,
+        if let Some(execution) = Execution::begin(Arc::clone(&self.0), start, slot).await? {
+            return Ok(Started::New(execution));
         }
+        // Another process was faster, with this or with another workflow.
+        let existing = self.existing(agent, &id, &digest).await?;
+        Ok(existing.unwrap_or_else(|| self.follow(agent, id, None)))
     }
 
     /// The id of an execution: that of the workflow, or else that of the request.
@@ -183,19 +180,6 @@ impl Executor {
         let named = workflow.execution_id.as_ref();
         let id = named.or(request.execution_id.as_ref()).cloned();
         id.unwrap_or_else(|| self.new_id())
-    }
-
-    /// Another process was faster, with this or with another workflow.
-    async fn started_elsewhere(
-        &self,
-        agent: &Agent,
-        id: Text,
-        digest: &Text,
-    ) -> Result<Started, Refusal> {
-        match self.load_final(agent, &id, digest).await? {
-            Some(StoredState::Ended(record)) => Ok(Started::Finished(Arc::new(record))),
-            Some(StoredState::RunsElsewhere) | None => Ok(self.follow(agent, id, None)),
-        }
     }
 
     fn follow(
@@ -210,17 +194,6 @@ impl Executor {
             id,
             ended,
         ))
-    }
-
-    /// The time until the deadline of a request, if it has one.
-    fn time_left(&self, request: &Request) -> Result<Option<Duration>, Refusal> {
-        let left = request.deadline.map(|deadline| self.until(deadline));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Err(Refusal::Expired(requester_deadline_exceeded(
-                execution_timeout(),
-            )));
-        }
-        Ok(left)
     }
 
     /// The running execution or the final record under this id, if it has the same workflow. Changes nothing, because
@@ -275,13 +248,15 @@ impl Executor {
             return Ok(Some(StoredState::Ended(stored.record)));
         }
         // It had begun and was abandoned. Source: docs/protocols/a2e-workflows.md §11.
+        let clock = &self.0.shared.environment.clock;
+        let mut turn = archive.turn(agent.id(), clock.as_ref()).await?;
         if !stored.has_begun_unsafe {
             // It begins again; its old list entry would remain otherwise.
-            archive.remove(agent.id(), &stored.record).await?;
+            archive.remove(&turn, agent.id(), &stored.record).await?;
             return Ok(None);
         }
         stored.record = stored.record.interrupted();
-        archive.save(agent.id(), &stored).await?;
+        archive.save_in(&mut turn, agent.id(), &stored).await?;
         Ok(Some(StoredState::Ended(stored.record)))
     }
 
@@ -297,19 +272,15 @@ impl Executor {
             return Ok(None);
         };
         if self.has_expired(&stored.record) {
-            archive.remove(agent.id(), &stored.record).await?;
+            let clock = &self.0.shared.environment.clock;
+            let turn = archive.turn(agent.id(), clock.as_ref()).await?;
+            archive.remove(&turn, agent.id(), &stored.record).await?;
             return Ok(None);
         }
         if stored.digest != *digest {
             return Err(Refusal::Conflict(id.clone()));
         }
         Ok(Some(stored))
-    }
-
-    /// The time from now until the deadline.
-    fn until(&self, deadline: SystemTime) -> Duration {
-        let now = self.0.shared.environment.clock.now();
-        deadline.duration_since(now).unwrap_or_default()
     }
 
     /// A random identifier (UUID version 4).
@@ -407,6 +378,19 @@ impl Executor {
     /// If the store fails.
     pub async fn cancel_anywhere(&self, agent: &Text, id: &str) -> Result<bool, StoreError> {
         Ok(self.cancel(agent, id) || self.0.archive.cancel_elsewhere(agent, id).await?)
+    }
+
+    /// Cancels the executions of this agent in other processes that have this name in [`Request::cancel_names`]. Returns
+    /// whether there were any.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn cancel_named_elsewhere(
+        &self,
+        agent: &Text,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        self.0.archive.cancel_named_elsewhere(agent, name).await
     }
 
     /// Cancels an execution of this agent in this process. Returns whether there was one.

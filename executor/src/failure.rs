@@ -43,7 +43,7 @@ pub enum FailureCode {
     RateLimited,
     StorageFailed,
     Cancelled,
-    /// The process that ran it ended while it ran.
+    /// It was abandoned, for example because its process ended.
     Interrupted,
 }
 

@@ -63,6 +63,17 @@ impl Model {
         weight(&self.local) + weight(&self.session)
     }
 
+    /// The same, after this value has replaced the previous value of its key.
+    pub(crate) fn stored_weight_with(&self, storage: Storage, key: &Text, value: &Json) -> usize {
+        let mut after = Self {
+            local: self.local.clone(),
+            session: self.session.clone(),
+            ..Self::default()
+        };
+        after.put_stored(storage, key.clone(), value.clone());
+        after.stored_weight()
+    }
+
     /// Restores the previous value.
     pub(crate) fn restore(&mut self, root: Object) {
         self.root = root;

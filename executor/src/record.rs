@@ -143,12 +143,9 @@ impl Record {
         }
     }
 
-    /// The same execution, marked as interrupted because its process ended.
+    /// The same execution, marked as interrupted because it was abandoned.
     pub(crate) fn interrupted(&self) -> Self {
-        let error = Failure::new(
-            FailureCode::Interrupted,
-            "the process ended during the execution",
-        );
+        let error = Failure::new(FailureCode::Interrupted, "the execution was abandoned");
         let mut record = self.clone();
         record.status = Status::Failed;
         record.members.insert("status", Status::Failed.as_str());

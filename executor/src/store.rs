@@ -271,6 +271,33 @@ mod tests {
         }
     }
 
+    /// A store with a value under every key.
+    struct Everywhere;
+
+    impl Store for Everywhere {
+        fn get<'a>(
+            &'a self,
+            _: Table,
+            _: &'a str,
+        ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+            Box::pin(async { Ok(Some(Bytes::from_static(b"1"))) })
+        }
+
+        fn write<'a>(&'a self, _: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+            Box::pin(async { Ok(()) })
+        }
+
+        fn scan<'a>(
+            &'a self,
+            _: Table,
+            _: &'a str,
+            _: &'a str,
+            _: usize,
+        ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+    }
+
     fn storages(store: Arc<dyn Store>, files: Option<FileStore>) -> Storages {
         Storages::new(store, files, Arc::new(ManualClock::default()))
     }
@@ -366,6 +393,16 @@ mod tests {
         run(&storages, "localStorage", "x", Json::Null)
             .await
             .unwrap();
+    }
+
+    #[tokio::test]
+    async fn keys_of_usage_entries_are_no_keys_of_values() {
+        let storages = storages(Arc::new(Everywhere), None);
+        let stored = |key| storages.stored("agent", "", Storage::Local, key);
+        for key in ["", "\0", "k\0", "a\0b"] {
+            assert_eq!(stored(key).await.unwrap(), None, "{key:?}");
+        }
+        assert_eq!(stored("k").await.unwrap(), Some(Json::from(1_i64)));
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ agents:
     to: { transport: local, topic: agents.maps }
     streaming: false
     output_modes: [image/png]
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }
 "#;

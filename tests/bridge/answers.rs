@@ -546,6 +546,65 @@ async fn any_message_to_a_reply_address_answers_the_call() {
     world.end().await;
 }
 
+fn e2a_record(id: &str, members: &str) -> Message {
+    Message::plain(format!(
+        r#"{{"protocol_version":"1.0","request_id":"{id}",{members}}}"#
+    ))
+}
+
+#[tokio::test]
+async fn a_push_of_an_e2a_agent_ends_no_call_where_the_binding_trusts_it() {
+    const PUSH: &str = r#""response_kind":"cron","sequence":0,"is_final":true,"status":"succeeded","body":{"action":"add"},"metadata":{"_jiuwenswarm_server_push":true}"#;
+    const ANSWER: &str = r#""response_kind":"e2a.complete","sequence":0,"is_final":true,"status":"succeeded","body":{"result":{"n":1}}"#;
+    let answered = r#"{"n":1}"#;
+    let pushed = r#"{"response_kind":"cron","body":{"action":"add"}}"#;
+    for (settings, topic, result) in [
+        (", protocol: e2a", "responses", answered),
+        (", mapping: { e2a_trusted: true }", "responses", answered),
+        ("", "responses", pushed),
+        (", protocol: e2a", "replyto", pushed),
+    ] {
+        let topics = "topics: [responses]";
+        let config = CONFIG.replace(topics, &format!("{topics}{settings}"));
+        let mut world = World::with(&config).await;
+        let mut answer = world.call("tools/call").await;
+        let request = world.received().await;
+        let topic = if topic == "replyto" {
+            &request.reply_to
+        } else {
+            topic
+        };
+        for record in [PUSH, ANSWER] {
+            world.publish(topic, e2a_record(&request.id, record)).await;
+        }
+        assert_eq!(
+            body(&part(&mut answer).await),
+            format!(r#"{{"jsonrpc":"2.0","id":1.50,"result":{result}}}"#),
+            "{settings} {topic}"
+        );
+        world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn half_a_surrogate_pair_in_an_e2a_record_does_not_fail_the_call() {
+    let mut world = World::new().await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    for record in [
+        r#""response_kind":"e2a.chunk","sequence":0,"is_final":false,"body":{"delta_kind":"text","delta":"ok \ud83d"}"#,
+        r#""response_kind":"e2a.complete","sequence":1,"is_final":true,"status":"succeeded","body":{}"#,
+    ] {
+        let record = e2a_record(&request.id, record);
+        world.publish(&request.reply_to, record).await;
+    }
+    assert_eq!(
+        body(&part(&mut answer).await),
+        "{\"jsonrpc\":\"2.0\",\"id\":1.50,\"result\":{\"content\":\"ok \u{fffd}\"}}"
+    );
+    world.end().await;
+}
+
 #[tokio::test]
 async fn an_answer_without_a_call_on_a_response_topic_is_a_dead_letter() {
     let world = World::new().await;
@@ -853,5 +912,21 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
         .publish(&again.reply_to, response(&again.id, "2"))
         .await;
     assert!(body(&part(&mut answer).await).ends_with("\"result\":2}"));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_there_is_no_memory_for_is_lost_and_its_request_is_not_refused() {
+    let config = format!("{CONFIG}calls: {{ budget_bytes: 1MiB }}\n");
+    let mut world = World::with(&config).await;
+    // One client may use half of it.
+    let mut answer = world.call_from("10.0.0.1", "tools/call").await;
+    let request = world.received().await;
+    let large = format!("\"{}\"", "x".repeat(600 << 10));
+    world
+        .publish(&request.reply_to, response(&request.id, &large))
+        .await;
+    let error = within("the failure", answer.next()).await.unwrap();
+    assert_eq!(error.unwrap_err(), CallError::AnswerDropped);
     world.end().await;
 }

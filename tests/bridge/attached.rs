@@ -26,6 +26,11 @@ impl Attached {
     }
 
     async fn open_with(env: &str, more: &str) -> Self {
+        Self::open_for(env, more, "1m").await
+    }
+
+    /// With this time limit of calls.
+    async fn open_for(env: &str, more: &str, call_timeout: &str) -> Self {
         let directory = TempDir::new().unwrap();
         let server = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp_server.py");
         let effects = directory.path().join("effects");
@@ -42,7 +47,7 @@ agents:
       env: {{ EFFECTS: {effects:?}{env} }}
       directory: {directory:?}
       {more}
-calls: {{ timeout: 1m }}
+calls: {{ timeout: {call_timeout} }}
 http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
 admin: {{ listen: '127.0.0.1:0' }}
 ",
@@ -745,6 +750,66 @@ async fn an_expired_request_that_was_executed_before_gets_its_answer() {
     let metrics = attached.front.admin("/metrics").await;
     let dropped = r#"a2abus_dropped_total{binding="agent-fixture",reason="expired"} 1"#;
     assert!(!metrics.contains(dropped), "{metrics}");
+    attached.end().await;
+}
+
+/// The positions of a new bus begin again, so the second bridge takes the same request for a redelivered one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redelivered_message_of_a2a_gets_its_answer_though_its_tool_is_gone() {
+    let state = TempDir::new().unwrap();
+    let more = format!(
+        "reply_topics: [answers]\nstate: {{ log: embedded, directory: {:?} }}",
+        state.path()
+    );
+    let part = json!({ "kind": "data", "data": { "tool": "effect" } });
+    let request = message("message/send", &part, None);
+    let attached = Attached::open_with("", &more).await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&request, &[]).await;
+    let first = producer.next().await;
+    assert!(first.1["result"].is_object(), "{}", first.1);
+    attached.end().await;
+    until_closed(state.path()).await;
+
+    let attached = Attached::open_with(", WITHOUT: effect", &more).await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&request, &[]).await;
+    assert_eq!(producer.next().await, first);
+    // A new request.
+    producer.publish(&request, &[]).await;
+    let (_, answer) = producer.next().await;
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert!(!attached.effects().exists(), "it is executed");
+    attached.end().await;
+}
+
+/// As before. The server of the second bridge does not answer `initialize`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_server_does_not_start_in_time_gets_its_earlier_answer_or_a_timeout() {
+    let state = TempDir::new().unwrap();
+    let more = format!(
+        "reply_topics: [answers]\nstate: {{ log: embedded, directory: {:?} }}",
+        state.path()
+    );
+    let attached = Attached::open_with("", &more).await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&call("effect"), &[]).await;
+    let first = producer.next().await;
+    assert!(first.1["result"].is_object(), "{}", first.1);
+    attached.end().await;
+    until_closed(state.path()).await;
+
+    let attached = Attached::open_for(", MUTE: yes", &more, "2s").await;
+    let mut producer = Producer::new(&attached).await;
+    for _ in 0..2 {
+        producer.publish(&call("effect"), &[]).await;
+    }
+    let mut answers = [producer.next().await, producer.next().await];
+    answers.sort_by_key(|answer| *answer != first);
+    assert_eq!(answers[0], first);
+    let (_, second) = &answers[1];
+    assert_eq!(second["error"]["data"]["reason"], "timeout", "{second}");
+    assert!(!attached.effects().exists(), "it is executed");
     attached.end().await;
 }
 

@@ -13,12 +13,11 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
 use crate::http::{Front, SOON};
-use crate::site::{Pings, SLOW_STEP, Site};
+use crate::site::{Pings, SLOW_STEP, SLOW_STEPS, Site};
 
 /// A bridge with the site attached in three ways: as `mcp`, as `a2a` and as `rpc`.
 struct Attached {
@@ -312,29 +311,36 @@ async fn skills_that_cannot_be_tools_are_left_out_and_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_calls_free_their_share_at_once() {
+    // The connection of a cancelled call stays open for this time.
+    const PARTING: Duration = Duration::from_secs(2);
     // At most 20 calls are posted at a time, with 64 other messages.
     let attached = Attached::open_with("concurrency: 20").await;
     let recorder = &attached.site.recorder;
-    let start = Instant::now();
-    // The connection of a cancelled call stays open for 2 s.
+    let batch = Value::Array(vec![call("hang"); 20]).to_string();
+    let (start, mut fastest) = (Instant::now(), Duration::MAX);
     loop {
         for _ in 0..5 {
-            let before = recorder.calls("hang");
-            let mut calls = JoinSet::new();
-            for _ in 0..20 {
-                let request = attached.front.to("/rpc/mcp", call("hang").to_string());
-                calls.spawn(request.header("content-type", "application/json").send());
+            let (before, posted) = (recorder.hung.load(Ordering::SeqCst), Instant::now());
+            let request = attached.front.to("/rpc/mcp", batch.clone());
+            let request = request.header("content-type", "application/json");
+            let arrived = async || recorder.hung.load(Ordering::SeqCst) == before + 20;
+            tokio::select! {
+                answer = request.send() => panic!("it is answered: {answer:?}"),
+                () = attached.until("the calls", arrived) => {}
             }
-            let arrived = async || recorder.calls("hang") == before + 20;
-            attached.until("the calls", arrived).await;
-            calls.shutdown().await;
+            fastest = fastest.min(posted.elapsed());
         }
         let answer = attached.call("echo").await;
         assert!(answer["result"].is_object(), "{answer}");
         if recorder.hanging.load(Ordering::SeqCst) > 84 {
             break;
         }
-        assert!(start.elapsed() < SOON, "a call waits for cancelled ones");
+        if start.elapsed() > SOON / 3 {
+            // A slow machine cannot cancel that many within this time.
+            assert!(fastest > PARTING / 20, "a call waits for cancelled ones");
+            println!("left out: {fastest:?} for 20 calls is too slow to cancel 84 in time");
+            break;
+        }
     }
     attached.end().await;
 }
@@ -1171,20 +1177,19 @@ async fn an_unfinished_task_is_followed_to_its_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_with_news_may_take_longer_than_its_timeout() {
-    let attached = Attached::open_for("concurrency: 4", SLOW_STEP * 3).await;
+    let attached = Attached::open_for("concurrency: 4", SLOW_STEP * (SLOW_STEPS - 1)).await;
     let slow = |method: &str| {
         let mut request = message(method, &json!({ "blocking": false }));
         request["params"]["metadata"] = json!({ "slow": true });
         request
     };
-    let streams = async {
-        for path in ["/rpc/a2a", "/a2a/agents/a2a"] {
-            let stream = attached.post(path, &slow("message/stream")).await;
-            let last = read_events(&stream).pop().unwrap().json();
-            let state = &last["result"]["status"]["state"];
-            assert_eq!(state, "completed", "{path}: {stream}");
-        }
+    let stream = async |path: &str| {
+        let stream = attached.post(path, &slow("message/stream")).await;
+        let last = read_events(&stream).pop().unwrap().json();
+        let state = &last["result"]["status"]["state"];
+        assert_eq!(state, "completed", "{path}: {stream}");
     };
+    let streams = async { tokio::join!(stream("/rpc/a2a"), stream("/a2a/agents/a2a")) };
     let tool = async {
         let mut request = call("slow");
         request["params"]["_meta"] = json!({ "progressToken": "mine" });

@@ -428,3 +428,20 @@ async fn cancels_that_find_no_room_are_counted_and_logged() {
     assert!(lines[0].contains("agent=\"weather\""), "{}", lines[0]);
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_request_whose_time_is_over_before_it_is_sent_reaches_no_agent() {
+    let world = World::new(Memory::default()).await;
+    let mut agent = world.read("agents.weather").await;
+    let mut late = request("weather", r#""id":7,"#);
+    late.timeout = Some(Duration::from_millis(500));
+    late.arrived = late.arrived.checked_sub(Duration::from_secs(1)).unwrap();
+    let error = world.calls.call(late).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "not sent within 500 ms: earlier requests of the batch, or waiting for the shared state, used up the time"
+    );
+    world.notify("weather").await.unwrap();
+    assert!(body(&next(&mut agent).await.message).get("id").is_none());
+    world.end().await;
+}

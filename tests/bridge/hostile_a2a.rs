@@ -15,7 +15,7 @@ transports:
   local: { type: memory }
 agents:
   weather: { description: The weather., to: { transport: local, topic: agents.weather } }
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s, header_timeout: 500ms }
 admin: { listen: "127.0.0.1:0" }
 limits: { max_bytes: 100KiB }

@@ -1,6 +1,7 @@
 //! The HTTP listener, end to end: the memory transport behind it, and an agent that answers there.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_bridge::Bridge;
@@ -16,21 +17,21 @@ use serde_json::{Value, json};
 use support::running::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Barrier, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Longer than anything here takes, so that a test that hangs fails.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// Longer than anything here takes, also on a slow machine that stalls, so that a test that hangs fails.
+pub(crate) const SOON: Duration = Duration::from_secs(180);
 
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 instance: test
 transports:
   local: { type: memory }
 default_route:
   - { transport: local, topic: "agents.{targetagent}" }
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http:
   listen: "127.0.0.1:0"
   drain_grace: 5s
@@ -47,6 +48,8 @@ pub(crate) struct Front {
     pub(crate) requests: mpsc::Receiver<Value>,
     pub(crate) stop: CancellationToken,
     pub(crate) running: JoinHandle<()>,
+    /// Where the agent and the test meet, twice for each request with `held`.
+    gate: Arc<Barrier>,
 }
 
 impl Front {
@@ -64,7 +67,8 @@ impl Front {
         let admin = format!("http://{}", bridge.admin_address().unwrap());
         let (sender, requests) = mpsc::channel(1_000);
         let consumer = subscribe(&memory).await;
-        tokio::spawn(agent(memory.connect(), consumer, sender));
+        let gate = Arc::new(Barrier::new(2));
+        tokio::spawn(agent(memory.connect(), consumer, sender, Arc::clone(&gate)));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
         let front = Self {
@@ -74,6 +78,7 @@ impl Front {
             requests,
             stop,
             running,
+            gate,
         };
         let start = Instant::now();
         while reqwest::get(format!("{}/readyz", front.admin))
@@ -113,6 +118,11 @@ impl Front {
     pub(crate) async fn next_request(&mut self) -> Value {
         timeout(SOON, self.requests.recv()).await.unwrap().unwrap()
     }
+
+    /// Waits until the agent has a request with `held`. Called again, it lets the agent answer.
+    pub(crate) async fn meet_agent(&self) {
+        timeout(SOON, self.gate.wait()).await.unwrap();
+    }
 }
 
 async fn subscribe(memory: &Memory) -> Consumer {
@@ -126,7 +136,12 @@ async fn subscribe(memory: &Memory) -> Consumer {
 }
 
 /// An agent that knows nothing of CloudEvents: it answers plain JSON-RPC on the reply subject.
-async fn agent(memory: Memory, mut consumer: Consumer, sender: mpsc::Sender<Value>) {
+async fn agent(
+    memory: Memory,
+    mut consumer: Consumer,
+    sender: mpsc::Sender<Value>,
+    gate: Arc<Barrier>,
+) {
     while let Some(delivery) = consumer.recv().await {
         let Delivery {
             message,
@@ -141,9 +156,13 @@ async fn agent(memory: Memory, mut consumer: Consumer, sender: mpsc::Sender<Valu
             .send(json!({ "topic": topic.as_str(), "message": &request }))
             .await;
         let Some(reply_to) = reply_to else { continue };
-        let memory = memory.clone();
+        let (memory, gate) = (memory.clone(), Arc::clone(&gate));
         tokio::spawn(async move {
             let parameters = &request["params"];
+            if parameters["held"] == true {
+                gate.wait().await;
+                gate.wait().await;
+            }
             sleep(Duration::from_millis(
                 parameters["ms"].as_u64().unwrap_or(0),
             ))
@@ -301,15 +320,11 @@ async fn a_stream_opens_before_the_agent_speaks() {
     let body = request(
         "1",
         "message/stream",
-        json!({ "_agentId": "weather", "ms": 4_000 }),
+        json!({ "_agentId": "weather", "held": true }),
     );
-    let start = Instant::now();
     let response = front.to("/rpc", body).send().await.unwrap();
-    assert!(
-        start.elapsed() < Duration::from_secs(3),
-        "the head took {:?}",
-        start.elapsed()
-    );
+    front.meet_agent().await;
+    front.meet_agent().await;
     assert_eq!(events(&response.text().await.unwrap()).len(), 3);
 }
 
@@ -460,7 +475,8 @@ async fn the_notifications_of_a_batch_have_one_deadline() {
         .memory
         .set_refused(weather, Some(TransportErrorKind::TimedOut));
     // One after the other they would take 50 s, which is longer than the client waits.
-    let response = front.to("/rpc", batch).send().await.unwrap();
+    let post = front.to("/rpc", batch).timeout(Duration::from_secs(40));
+    let response = post.send().await.unwrap();
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     let answer = response.text().await.unwrap();
     assert_eq!(error(&answer).2, "timeout");
@@ -736,7 +752,7 @@ async fn trace_headers_of_the_caller_go_with_its_request() {
 
 /// The same bridge with other bounds on calls.
 fn with_calls(calls: &str) -> String {
-    CONFIG.replace("calls: { timeout: 10s }", &format!("calls: {{ {calls} }}"))
+    CONFIG.replace("calls: { timeout: 60s }", &format!("calls: {{ {calls} }}"))
 }
 
 /// Makes calls that wait for ever, and returns once the agent has them all.
@@ -868,7 +884,7 @@ async fn the_timeout_of_an_a2a_message_is_heeded_and_the_header_wins() {
     assert_eq!(error(&answer), (json!(1), -32006, "timeout".into()));
     let header = front
         .to("/rpc", slow(json!(150)))
-        .header("x-a2a-timeout", "20000");
+        .header("x-a2a-timeout", "60000");
     let answer = header.send().await.unwrap().text().await.unwrap();
     assert!(answer.contains("agents.weather"), "{answer}");
     // An invalid time is ignored.
@@ -1019,7 +1035,7 @@ async fn a_call_that_a_drain_ends_may_have_been_done() {
 
 #[tokio::test]
 async fn draining_finishes_calls_in_flight_and_takes_no_more() {
-    let mut front = Front::open().await;
+    let mut front = Front::open_with(&CONFIG.replace("drain_grace: 5s", "drain_grace: 60s")).await;
     let body = request("1", "echo", json!({ "_agentId": "weather", "ms": 500 }));
     // A connection that is open already when draining begins.
     let address = front.base.trim_start_matches("http://").to_owned();

@@ -26,7 +26,7 @@ const CONFIG: &str = "
 instance: test
 transports: { bus: { type: memory } }
 routes: [{ name: agents, when: { targetagent: 'weather*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: '127.0.0.1:0', drain_grace: 5s }
 admin: { enabled: false }
 ";

@@ -1,5 +1,6 @@
 //! Requests with an `Idempotency-Key`, and the limits per client and per context.
 
+use a2abus_transports::{TopicFilter, TransportErrorKind};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -349,4 +350,57 @@ async fn waiting_and_simultaneous_requests_count_as_well() {
         metrics.contains(r#"path="/a2a/tasks",status="429""#),
         "{metrics}"
     );
+}
+
+#[tokio::test]
+async fn a_wait_for_another_answer_is_as_long_as_the_timeout_in_the_message() {
+    let mut front = Front::open().await;
+    let waits = json!({ "ms": 60_000, "configuration": { "timeout": 300 } });
+    let body = call("message/send", waits);
+    // Much longer: the header is not a part of the request.
+    let first = front
+        .to("/rpc", body.as_str())
+        .header("idempotency-key", "k")
+        .header("x-a2a-timeout", "8000")
+        .send();
+    let second = async {
+        front_seen(&front).await;
+        refused_for_its_key(send(&front, "k", &body).await).await
+    };
+    tokio::select! {
+        _ = first => panic!("the second request waits for the answer to the first"),
+        (status, data) = second => {
+            assert_eq!((status, data["reason"].as_str()), (409, Some("in_progress")));
+        }
+    }
+    front.next_request().await;
+}
+
+/// A bridge that publishes each message twice.
+const TWICE: &str = r#"
+instance: test
+transports:
+  local: { type: memory }
+default_route:
+  - { transport: local, topic: "agents.{targetagent}" }
+  - { transport: local, topic: "copies.{targetagent}" }
+http: { listen: "127.0.0.1:0", drain_grace: 5s }
+admin: { listen: "127.0.0.1:0" }
+"#;
+
+#[tokio::test]
+async fn a_notification_that_has_arrived_at_one_destination_is_not_published_again() {
+    let mut front = Front::open_with(TWICE).await;
+    let refused = Some(TransportErrorKind::Unauthorised);
+    let copies = TopicFilter::new("copies.weather").unwrap();
+    front.memory.set_refused(copies, refused);
+    let notification = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+    for is_replay in [false, true] {
+        let response = send(&front, "k", notification).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let headers = response.headers();
+        assert_eq!(headers.contains_key("idempotent-replay"), is_replay);
+    }
+    assert_eq!(front.next_request().await["topic"], "agents.weather");
+    nothing_else_was_seen(&mut front).await;
 }

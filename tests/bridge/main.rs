@@ -33,4 +33,5 @@ mod site;
 mod state;
 mod tasks;
 mod trust;
+mod two_buses;
 mod workflows;

@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON};
@@ -26,11 +26,13 @@ agents:
 registry:
   enabled: true
   destinations: [ { to: { transport: local, topic: "agents.{targetagent}" } } ]
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }
 "#;
 const NEWEST: &str = "2026-07-28";
+/// The servers do not answer the end of a subscription to this resource.
+const UNANSWERED: &str = "file:///unanswered";
 
 /// A bridge, two MCP servers behind it as agents, and the messages they got: topic, body and key.
 struct Servers {
@@ -175,6 +177,7 @@ fn answers(topic: &str, request: &Value) -> Vec<String> {
             format!(r#"{{"jsonrpc":"2.0", "id":{id}, "result":{{ "content" : [], "n":1.0 }} }}"#),
         ],
         "resources/read" => vec![result(json!({ "contents": [], "uri": params["uri"] }))],
+        "resources/unsubscribe" if params["uri"] == UNANSWERED => Vec::new(),
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => vec![result(json!({}))],
         _ => vec![json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "no" } }).to_string()],
     }
@@ -750,7 +753,7 @@ async fn a_question_to_a_caller_of_rpc_is_refused_and_the_call_goes_on() {
 /// Otherwise an agent could hold a call open without progress, while the tasks of other replicas count it as silent.
 #[tokio::test]
 async fn a_question_that_the_bridge_answers_does_not_extend_the_deadline() {
-    let config = CONFIG.replace("timeout: 10s", "timeout: 2s");
+    let config = CONFIG.replace("timeout: 60s", "timeout: 2s");
     let mut servers = Servers::open_with(&config).await;
     let call = request(5, "tools/call", json!({ "name": "hang" }));
     let call = servers.front.to("/rpc/maps", call);
@@ -1182,6 +1185,96 @@ registry:"#;
     assert!(headers.contains("nobody"), "{headers}");
 }
 
+/// The agent knows only one client, the bridge, and may get the two requests in this order.
+#[tokio::test]
+async fn a_client_that_leaves_while_it_unsubscribes_does_not_end_the_subscription_of_another() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let leaving = servers.session(path, "2025-11-25").await;
+    let staying = servers.session(path, "2025-11-25").await;
+    let ask = |servers: &Servers, session: &str, method: &str| {
+        let body = request(1, method, json!({ "uri": UNANSWERED }));
+        let post = servers.post(path, body).header("mcp-session-id", session);
+        post.send()
+    };
+    let subscribed = ask(&servers, &leaving, "resources/subscribe").await;
+    assert_eq!(json_of(subscribed.unwrap()).await["result"], json!({}));
+    let (_, body) = servers.next_request().await;
+    assert!(body.contains("resources/subscribe"), "{body}");
+    let unsubscribing = tokio::spawn(ask(&servers, &leaving, "resources/unsubscribe"));
+    let (_, body) = servers.next_request().await;
+    assert!(body.contains("resources/unsubscribe"), "{body}");
+    let subscribed = ask(&servers, &staying, "resources/subscribe").await;
+    assert_eq!(json_of(subscribed.unwrap()).await["result"], json!({}));
+    let (_, body) = servers.next_request().await;
+    assert!(body.contains("resources/subscribe"), "{body}");
+    unsubscribing.abort();
+    let mut sent = String::new();
+    // There may be a cancel before it.
+    while !sent.contains("resources/subscribe") {
+        (_, sent) = servers.next_request().await;
+    }
+}
+
+/// The room of the client becomes smaller, until the request itself is refused.
+#[tokio::test]
+async fn what_was_done_is_answered_although_the_budget_is_used_up() {
+    let calls = "calls: { timeout: 300s, budget_bytes: 1MiB }";
+    let mut servers = Servers::open_with(&CONFIG.replace("calls: { timeout: 60s }", calls)).await;
+    let owner = json!({
+        "org_id": "acme", "unit_id": "web", "agent_id": "shop",
+        "card": {
+            "name": "shop", "description": "Sells.", "version": "1", "capabilities": {},
+            "skills": [{ "id": "main", "name": "Main", "description": "Does it.", "tags": ["t"] }],
+        },
+    });
+    let register = servers.post("/rpc", request(1, "agent/card/register", owner.clone()));
+    let registered = json_of(register.send().await.unwrap()).await;
+    assert_eq!(registered["result"]["status"], "registered", "{registered}");
+
+    let mut waiting = Vec::new();
+    loop {
+        let hang = request(1, "tools/call", json!({ "name": "hang" }));
+        let call = servers.post("/mcp/agents/maps", hang).timeout(10 * SOON);
+        let mut call = tokio::spawn(call.send());
+        tokio::select! {
+            _ = servers.next_request() => waiting.push(call),
+            _ = &mut call => break,
+        }
+    }
+    assert!(waiting.len() > 2, "{}", waiting.len());
+    for call in waiting.drain(..2) {
+        call.abort();
+    }
+
+    let send = async |path: &str, body: &str, padding: usize| {
+        let post = servers.post(path, body);
+        let post = post.header("x-padding", "x".repeat(padding));
+        post.send().await.unwrap()
+    };
+    let initialize = request(1, "initialize", json!({ "protocolVersion": "2025-11-25" }));
+    let update = request(1, "agent/card/update", owner);
+    let begun = Instant::now();
+    // The bridge notices that two callers are gone.
+    while send("/rpc", update.as_str(), 0).await.status() != 200 {
+        assert!(begun.elapsed() < SOON, "there is never any room");
+        sleep(Duration::from_millis(10)).await;
+    }
+    for (path, body) in [("/mcp", initialize.as_str()), ("/rpc", update.as_str())] {
+        let mut padding = 0;
+        loop {
+            let response = send(path, body, padding).await;
+            if response.status() == 429 {
+                break;
+            }
+            let answer = json_of(response).await;
+            let is_done = answer["result"].is_object();
+            assert!(is_done, "{path}, padding {padding}: {answer}");
+            padding += 128;
+        }
+    }
+}
+
 /// The transport of 2024-11-05, as its clients use it.
 #[tokio::test]
 async fn a_client_that_knows_only_the_first_transport_has_a_stream_and_a_url() {
@@ -1437,7 +1530,9 @@ async fn a_request_with_an_idempotency_key_cannot_be_asked() {
 
 #[tokio::test]
 async fn a_client_that_does_not_answer_ends_the_call() {
-    let config = CONFIG.replace("calls: {", "calls: { question_timeout: 100ms, ");
+    // The call ends with its own timeout: that of a question can only be later.
+    let calls = "calls: { question_timeout: 100ms, timeout: 10s }";
+    let config = CONFIG.replace("calls: { timeout: 60s }", calls);
     assert_ne!(config, CONFIG);
     let mut servers = Servers::open_with(&config).await;
     let url = format!("{}/mcp/agents/maps", servers.front.base);
@@ -1460,4 +1555,32 @@ async fn a_client_that_does_not_answer_ends_the_call() {
     assert_eq!(error["data"]["reason"], "timeout", "{late:?}");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("calls.question_timeout"), "{message}");
+}
+
+#[tokio::test]
+async fn an_answer_of_a_client_within_the_configured_limits_reaches_the_agent() {
+    let config = format!("{CONFIG}limits: {{ max_members: 300000 }}\n");
+    let mut servers = Servers::open_with(&config).await;
+    let path = "/mcp/agents/maps";
+    let session = servers.session(path, "2025-11-25").await;
+    let call = request(5, "tools/call", json!({ "name": "ask" }));
+    let call = servers.post(path, call).header("mcp-session-id", &session);
+    let mut stream = call.send().await.unwrap().bytes_stream();
+    let question = timeout(SOON, stream.next()).await.unwrap();
+    let question = question.unwrap().unwrap();
+    let question = read_events(std::str::from_utf8(&question).unwrap())[0].json();
+    // More members than the default allows.
+    let content = json!({ "n": vec![0; 250_000] });
+    let result = json!({ "action": "accept", "content": content });
+    let body = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+    let post = servers.post(path, body.to_string());
+    let posted = post.header("mcp-session-id", &session).send().await;
+    assert_eq!(posted.unwrap().status(), 202);
+    // Before it: the call, a pong, and the refusal of a question.
+    for _ in 0..3 {
+        servers.next_request().await;
+    }
+    let (_, answer) = servers.next_request().await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((&answer["id"], &answer["result"]), (&json!("q.3"), &result));
 }

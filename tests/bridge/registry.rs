@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use a2abus_bridge::config::Config;
 use a2abus_transports::{
-    Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ registry:
   max_agents: 1100
   max_card: 4KiB
 default_route: [ { transport: local, topic: "agents.{targetagent}" } ]
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }
 "#;
@@ -74,13 +74,21 @@ async fn announce(front: &Front, topic: &str, body: impl Into<String>) {
 
 /// Announces, and returns the answer at an inbox.
 async fn announce_and_hear(front: &Front, topic: &str, body: &Value) -> Value {
+    let mut inbox = announce_with_inbox(front, topic, body).await;
+    let received = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
+    received.acknowledger.settle(Outcome::Settled).unwrap();
+    serde_json::from_slice(received.message.body.as_ref().unwrap()).unwrap()
+}
+
+/// Announces, and returns the inbox of the answer.
+async fn announce_with_inbox(front: &Front, topic: &str, body: &Value) -> Consumer {
     let subscription = Subscription {
         topics: vec![TopicFilter::new("inbox.>").unwrap()],
         reading: Reading::Group("inbox".into()),
         budget_bytes: 1 << 20,
         budget_messages: 16,
     };
-    let mut inbox = front.memory.subscribe(subscription).await.unwrap();
+    let inbox = front.memory.subscribe(subscription).await.unwrap();
     let mut to = Address::topic(Topic::new(topic.to_owned()).unwrap());
     to.reply_to = Some(Topic::new("inbox.me").unwrap());
     let sent = front
@@ -88,9 +96,7 @@ async fn announce_and_hear(front: &Front, topic: &str, body: &Value) -> Value {
         .send(&to, Message::plain(body.to_string()))
         .await;
     sent.unwrap().await.unwrap();
-    let received = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
-    received.acknowledger.settle(Outcome::Settled).unwrap();
-    serde_json::from_slice(received.message.body.as_ref().unwrap()).unwrap()
+    inbox
 }
 
 /// Waits until an agent is known, or is not.
@@ -203,7 +209,7 @@ async fn an_unknown_agent_is_refused_at_once_with_the_existing_ones() {
 #[tokio::test]
 async fn a_lease_runs_out_unless_it_is_renewed() {
     let front = open().await;
-    let params = json!({ "lease": "3s" });
+    let params = json!({ "lease": "15s" });
     announce(
         &front,
         "discovery.short",
@@ -706,6 +712,119 @@ async fn a_thousand_agents_announce_themselves() {
     );
 }
 
+/// The agents do not answer, so the query lasts for some seconds.
+#[tokio::test]
+async fn an_announcement_does_not_wait_for_a_query_before_it() {
+    let front = open().await;
+    let last = 70;
+    for number in 0..=last {
+        let name = format!("silent-{number:02}");
+        let card = card_with(&name, json!({ "topic": "team.silent" }));
+        announce(&front, "announcements", card.to_string()).await;
+    }
+    until(&front, &format!("silent-{last}"), true).await;
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new("team.silent").unwrap()],
+        reading: Reading::Group("silent".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 128,
+    };
+    let mut requests = front.memory.subscribe(subscription).await.unwrap();
+    let query = json!({ "jsonrpc": "2.0", "id": 1, "method": "methods/list" });
+    let mut inbox = announce_with_inbox(&front, "announcements", &query).await;
+    let _asked = timeout(SOON, requests.recv()).await.unwrap().unwrap();
+    announce(&front, "announcements", card("weather").to_string()).await;
+    until(&front, "weather", true).await;
+    assert!(inbox.try_recv().is_none(), "the query is answered already");
+    let answer = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
+    let answer: Value = serde_json::from_slice(answer.message.body.as_ref().unwrap()).unwrap();
+    let unavailable = answer["result"]["unavailable"].as_array().unwrap();
+    assert!(unavailable.len() > last, "{answer}");
+}
+
+#[tokio::test]
+async fn agents_whose_lease_is_over_make_room_for_others() {
+    let front = Front::open_with(&CONFIG.replace("max_agents: 1100", "max_agents: 1")).await;
+    for number in 0..5 {
+        let name = format!("short-{number}");
+        let response = put(&front, &name, "?lease=1s", &card(&name)).await;
+        assert_eq!(response.status(), StatusCode::OK, "{name}");
+        until(&front, &name, false).await;
+    }
+}
+
+#[tokio::test]
+async fn lists_of_agents_count_against_the_limits_of_their_client() {
+    let config = CONFIG.replace("calls: {", "calls: { budget_bytes: 1MiB,");
+    let front = Front::open_with(&config).await;
+    let last = 200;
+    for number in 0..=last {
+        let mut card = card(&format!("large-{number:03}"));
+        card["description"] = "d".repeat(3_000).into();
+        announce(&front, "announcements", card.to_string()).await;
+    }
+    until(&front, &format!("large-{last}"), true).await;
+    let get = |path: &'static str| ask(&front, Method::GET, path).send();
+    let list = get("/a2a/cards/list?limit=2&offset=1").await.unwrap();
+    let list = json_of(list).await;
+    assert_eq!(list["cards"][0]["agent_id"], "large-001", "{list}");
+    assert_eq!(
+        (&list["total"], &list["next_offset"]),
+        (&json!(202), &json!(3))
+    );
+    // A client gets a list that exceeds its half of the budget, but only one at a time.
+    for (path, member) in [
+        ("/a2a/cards/list?limit=1000", "cards"),
+        ("/a2a/agents", "agents"),
+    ] {
+        let list = timeout(SOON, async {
+            loop {
+                let list = get(path).await.unwrap();
+                if list.status() != StatusCode::TOO_MANY_REQUESTS {
+                    return json_of(list).await;
+                }
+            }
+        });
+        let list = list.await.unwrap();
+        assert!(list[member].as_array().unwrap().len() > last, "{path}");
+    }
+    // A stream of the list is a request in progress.
+    let front = Front::open_with(&format!("{CONFIG}a2a: {{ max_requests_per_client: 1 }}\n")).await;
+    let _watched = watch(&front).await;
+    for path in ["/a2a/cards/list", "/a2a/agents"] {
+        let refused = json_of(ask(&front, Method::GET, path).send().await.unwrap()).await;
+        let reason = &refused["error"]["data"]["reason"];
+        assert_eq!(reason, "rate_limited", "{path}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn requests_over_rest_that_cannot_be_read_say_why() {
+    let front = open().await;
+    let check = async |method: Method, path: &str, body: &str, expected: (i64, &str)| {
+        let sent = ask(&front, method, path).header("content-type", "application/json");
+        let refused = sent.body(body.to_owned()).send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST, "{path}");
+        let error = json_of(refused).await["error"].clone();
+        assert_eq!(error["code"], expected.0, "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains(expected.1), "{error}");
+    };
+    let not_json = (-32700, "not JSON");
+    check(Method::PUT, "/a2a/agents/x", "{", not_json).await;
+    check(Method::POST, "/a2a/cards/card/a/b/x", "{", not_json).await;
+    let not_an_object = (-32602, "not a JSON object");
+    check(Method::PUT, "/a2a/agents/x", "[]", not_an_object).await;
+    let owner = (-32602, "org_id is not 1 to 64 letters");
+    let forged = "/a2a/agents/x?org_id=a%0Ab";
+    check(Method::PUT, forged, &card("x").to_string(), owner).await;
+    for message in ["null", "[\"Oslo\"]"] {
+        let body = format!(r#"{{"targetAgent":"maps","message":{message}}}"#);
+        let expected = (-32602, "message must be a string");
+        check(Method::POST, "/a2a/tasks", &body, expected).await;
+    }
+}
+
 #[tokio::test]
 async fn clients_of_eventmesh_find_their_gateway() {
     let front = open().await;
@@ -787,7 +906,7 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
     let waited = ask(
         &front,
         Method::GET,
-        &format!("/a2a/tasks/{id}/wait?timeout=10000"),
+        &format!("/a2a/tasks/{id}/wait?timeout=60000"),
     )
     .send()
     .await

@@ -308,6 +308,159 @@ async fn changes_that_need_a_restart_are_named_and_the_rest_is_applied() {
     world.end().await;
 }
 
+/// Valid files can be an invalid mixture.
+#[tokio::test]
+async fn changes_that_do_not_fit_the_settings_in_use_wait_for_the_restart() {
+    let with = |binding: &str| config("a").replace("topics: [in]", binding);
+    let before = with("topics: [in], budget_bytes: 1MiB");
+    let world = World::new(&before).await;
+    let mut a = world.read("out.a").await;
+    // The binding that still reads `in` would read its own events.
+    let looped = with("topics: [in.v2], budget_bytes: 1MiB").replace("out.a", "in");
+    let looped = format!("{looped}limits: {{ max_units: 2 }}\n");
+    world.reload(&looped, "restart_needed", 1).await;
+    let why = world.degraded().unwrap();
+    for part in [
+        "bindings.in.topics[0]: needs a restart",
+        "default_route[0].topic: needs a restart: with the settings in use, default_route[0].topic: publishes to a topic that binding \"in\" reads",
+    ] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    assert!(!why.contains("limits"), "{why}");
+    world.publish(notification(1).to_string()).await;
+    assert_eq!(number_of(&next(&mut a).await), 1);
+    // Limits wait too if they are what does not fit.
+    let large = with("topics: [in], budget_bytes: 4MiB");
+    let large = format!("{large}limits: {{ max_bytes: 2MiB }}\n");
+    world.reload(&large, "restart_needed", 2).await;
+    let why = world.degraded().unwrap();
+    let part =
+        "limits.max_bytes: needs a restart: with the settings in use, bindings[0].budget_bytes: ";
+    assert!(why.contains(part), "{why}");
+    world.reload(&before, "applied", 1).await;
+    assert_eq!(world.degraded(), None);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn agents_of_workflows_wait_with_the_binding_whose_requests_they_get() {
+    const HELD: &str = "needs a restart: until then, binding wf stays as it is";
+    let with = |identity: &str, agents: &str| {
+        let binding = format!(
+            "bindings: [{{ name: wf, transport: bus, topics: [wf], role: workflows, {identity} }}, "
+        );
+        let text = config("a").replace("bindings: [", &binding);
+        format!("{text}workflows: {{ enabled: true, agents: [{agents}] }}\n")
+    };
+    let trusting = with("trusts: [sourceagent]", "{ id: a }");
+    for (before, after, changed) in [
+        // The running binding names the old id.
+        (
+            with("run_as: a", "{ id: a }"),
+            with("run_as: b", "{ id: b }"),
+            "b",
+        ),
+        // With the running binding, every writer can act as any agent.
+        (
+            trusting.clone(),
+            with("run_as: a", "{ id: a }, { id: admin }"),
+            "admin",
+        ),
+        (
+            trusting.clone(),
+            trusting
+                .replace("name: wf", "name: other")
+                .replace("{ id: a }", "{ id: a }, { id: admin }"),
+            "admin",
+        ),
+        // The running binding still reads a topic that anyone may write.
+        (
+            trusting.clone(),
+            trusting
+                .replace("topics: [wf]", "topics: [guarded]")
+                .replace("{ id: a }", "{ id: a }, { id: admin }"),
+            "admin",
+        ),
+    ] {
+        let world = World::new(&before).await;
+        world.reload(&after, "restart_needed", 1).await;
+        let why = world.degraded().unwrap();
+        let part = format!("workflows.agents.{changed}: {HELD}");
+        assert!(why.contains(&part), "{why}");
+        // The file in use is compared again.
+        world.reload(&before, "unchanged", 1).await;
+        assert_eq!(world.degraded(), None);
+        world.end().await;
+    }
+    // Without a key, callers of the running bridge can act as any agent.
+    let open = trusting.replace("{ enabled: true, ", "{ enabled: true, rpc: true, ");
+    let world = World::new(&open).await;
+    let closed = trusting.replace("{ id: a }", "{ id: a }, { id: admin }");
+    world.reload(&closed, "restart_needed", 1).await;
+    let why = world.degraded().unwrap();
+    let part = "workflows.agents.admin: needs a restart: until then, workflows.rpc is true";
+    assert!(why.contains(part), "{why}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_url_of_cards_waits_for_the_hosts_that_make_it_unnecessary() {
+    let with = |hosts: &str, a2a: &str| {
+        let http = format!("http: {{ listen: '127.0.0.1:0', allowed_hosts: ['{hosts}']");
+        let text = config("a").replace("http: { enabled: false", &http);
+        format!("{text}agents: {{ weather: {{ description: d }} }}\na2a: {{ {a2a} }}\n")
+    };
+    let url = "public_url: 'https://agents.example.com'";
+    let world = World::new(&with("*", url)).await;
+    let without = with("localhost", "max_parts: 1");
+    world.reload(&without, "restart_needed", 1).await;
+    let why = world.degraded().unwrap();
+    let part =
+        "a2a.public_url: needs a restart: with the settings in use, a2a.public_url: is missing";
+    assert!(why.contains(part), "{why}");
+    let (_, card) = get(&world, "/a2a/agents/weather/card").await;
+    assert_eq!(card["url"], "https://agents.example.com/a2a/agents/weather");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_new_limit_of_hops_applies_to_announced_agents() {
+    let with = |max_hops: u32| {
+        let cards =
+            "bindings: [{ name: cards, transport: bus, topics: [cards], role: discovery }, ";
+        let text = config("a").replace("http: { enabled: false", "http: { listen: '127.0.0.1:0'");
+        let text = text.replace("bindings: [", cards);
+        let to = "{ transport: bus, topic: 'agents.{targetagent}' }";
+        format!(
+            "{text}registry: {{ enabled: true, destinations: [{{ to: {to} }}] }}\nlimits: {{ max_hops: {max_hops} }}\n"
+        )
+    };
+    let world = World::new(&with(1)).await;
+    let (mut late, mut dead) = (world.read("agents.late").await, world.read("dead").await);
+    let skill = json!({ "id": "s", "name": "S", "description": "d", "tags": ["t"] });
+    let card = json!({
+        "name": "late", "description": "d", "version": "1.0",
+        "capabilities": { "streaming": true }, "skills": [skill],
+    });
+    send(&world.memory, "cards", Message::plain(card.to_string())).await;
+    within("the agent is known", async {
+        while get(&world, "/a2a/agents/late").await.0 != 200 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let event = json!({
+        "specversion": "1.0", "id": "1", "source": "/s", "type": "t", "targetagent": "late", "hops": 1,
+        "data": { "n": 1 },
+    });
+    world.publish(event.to_string()).await;
+    assert_eq!(next(&mut dead).await, event);
+    world.reload(&with(2), "applied", 1).await;
+    world.publish(event.to_string()).await;
+    assert_eq!(next(&mut late).await, event["data"]);
+    world.end().await;
+}
+
 /// What A2A clients get at a path.
 async fn get(world: &World, path: &str) -> (u16, Value) {
     let url = format!("http://{}{path}", world.door.unwrap());
@@ -337,7 +490,7 @@ async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     let card = "/a2a/agents/weather/card";
     assert_eq!(get(&world, card).await.1["description"], "first");
     let more = format!("{}, snow: {{ description: new }}", weather("second"));
-    let settings = "max_parts: 1, public_url: 'https://agents.example.com'";
+    let settings = "max_parts: 1, public_url: 'https://agents.example.com', cancel_timeout: 2s";
     world.reload(&with(&more, settings), "applied", 1).await;
     assert_eq!(world.degraded(), None);
     let (_, shown) = get(&world, card).await;

@@ -46,8 +46,11 @@ pub(crate) struct Recorder {
     pub(crate) changes: Mutex<HashMap<&'static str, String>>,
     /// When the slow task ends.
     slow_until: Mutex<Option<Instant>>,
-    /// Calls of `hang` whose connections are open.
+    /// Whether a poll of the slow task got no answer.
+    has_ignored_poll: AtomicBool,
+    /// Calls of `hang` whose connections are open, and all of them so far.
     pub(crate) hanging: AtomicUsize,
+    pub(crate) hung: AtomicUsize,
     /// How the MCP server treats pings.
     pub(crate) pings: Mutex<Pings>,
     /// The status of the next response of the MCP server to GET or to a method, if it refuses it once.
@@ -225,9 +228,10 @@ fn stream_of(messages: &[Value]) -> Reply {
     reply(StatusCode::OK, "text/event-stream", events)
 }
 
-/// How many messages precede a slow answer, and how long the server takes for each.
-const SLOW_STEPS: u32 = 5;
-pub(crate) const SLOW_STEP: Duration = Duration::from_secs(2);
+/// How many messages precede a slow answer, and how long the server takes for each. They are many, so that a call may
+/// have a long timeout and still take longer.
+pub(crate) const SLOW_STEPS: u32 = 19;
+pub(crate) const SLOW_STEP: Duration = Duration::from_secs(1);
 
 /// A stream whose messages come one by one.
 fn slowly(messages: Vec<Value>) -> Reply {
@@ -438,6 +442,7 @@ struct Hanging(Arc<Recorder>);
 impl Hanging {
     fn new(recorder: &Arc<Recorder>) -> Self {
         recorder.hanging.fetch_add(1, Ordering::SeqCst);
+        recorder.hung.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(recorder))
     }
 }
@@ -597,6 +602,13 @@ async fn a2a(State(recorder): State<Arc<Recorder>>, headers: HeaderMap, body: By
     let (id, params) = (&read["id"], &read["params"]);
     let task = |state: &str| json!({ "kind": "task", "id": "t-1", "contextId": "c", "status": { "state": state } });
     let status = |state: &str, is_final: bool| json!({ "kind": "status-update", "taskId": "t-1", "contextId": "c", "status": { "state": state }, "final": is_final });
+    let is_of_slow_task = recorder.slow_until.lock().unwrap().is_some();
+    if read["method"] == "tasks/get"
+        && is_of_slow_task
+        && !recorder.has_ignored_poll.swap(true, Ordering::SeqCst)
+    {
+        std::future::pending::<()>().await;
+    }
     let is_slow = params["metadata"]["slow"] == true;
     match read["method"].as_str().unwrap_or_default() {
         "message/stream" if is_slow => {

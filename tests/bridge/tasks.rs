@@ -24,7 +24,7 @@ agents:
   weather: { description: The weather., to: { transport: local, topic: a2a.weather } }
   maps: { description: Maps., streaming: false, to: { transport: local, topic: a2a.maps } }
 a2a: { default_agent: weather, max_text_part: 1KiB }
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }
 "#;
@@ -277,12 +277,21 @@ impl Agent {
                 send(Message::plain(progress.to_string())).await;
                 say("result", json!({ "n": 0 })).await;
             }
-            Some(pieces @ ("pieces" | "pieces, then an error" | "large pieces")) => {
+            Some(
+                pieces @ ("pieces"
+                | "pieces, then an error"
+                | "large pieces"
+                | "large pieces, one by one"),
+            ) => {
                 let (count, size) = match pieces {
                     "large pieces" => (40, 50_000),
+                    "large pieces, one by one" => (12, 50_000),
                     _ => (2, 0),
                 };
                 for n in 0..count {
+                    if pieces.ends_with("one by one") {
+                        self.gate.acquire().await.unwrap().forget();
+                    }
                     let fill = "x".repeat(size);
                     let mut piece = message_of("result", json!({ "n": n, "fill": fill }));
                     for (name, value) in [
@@ -298,8 +307,11 @@ impl Agent {
                     send(piece).await;
                 }
                 match pieces {
-                    "pieces" | "large pieces" => say("result", json!({ "n": 2 })).await,
-                    _ => say("error", json!({ "code": -32050, "message": "no more" })).await,
+                    "pieces, then an error" => {
+                        let error = json!({ "code": -32050, "message": "no more" });
+                        say("error", error).await;
+                    }
+                    _ => say("result", json!({ "n": 2 })).await,
                 }
             }
             Some("snapshot") => {
@@ -816,7 +828,7 @@ async fn a_caller_need_not_wait() {
 
 #[tokio::test]
 async fn a_caller_waits_for_a_busy_agent_as_long_as_calls_last() {
-    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 2s")).await;
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 60s", "timeout: 8s")).await;
     let task = bus.ask("message/send", user_message("busy")).await["result"].clone();
     assert_eq!(task["status"]["state"], "working", "{task}");
     bus.gate.add_permits(1);
@@ -900,39 +912,74 @@ async fn a_task_is_cancelled_although_its_agent_does_not_confirm_it() {
 }
 
 #[tokio::test]
+async fn a_task_is_cancelled_although_its_client_disconnects_meanwhile() {
+    let config = CONFIG.replace("a2a: {", "a2a: { cancel_timeout: 3s,");
+    let mut bus = Bus::open_with(&config).await;
+    for by_rest in [false, true] {
+        let mut stream = bus.stream(user_message("deaf")).await;
+        let task = stream.next().await.unwrap().json()["result"]["id"].clone();
+        stream.next().await.unwrap();
+        let id = json!({ "id": task });
+        let sent = match by_rest {
+            true => {
+                let url = format!("{}/a2a/tasks/{}", bus.front.base, task.as_str().unwrap());
+                reqwest::Client::new().delete(url)
+            }
+            false => bus.post(request("7", "tasks/cancel", id.clone())),
+        };
+        let caller = tokio::spawn(sent.send());
+        // The agent got the message before, and a notification when the first round stopped waiting.
+        while bus.next_request().await["method"] != "tasks/cancel" {}
+        caller.abort();
+        bus.follow(id.clone()).await;
+        let stored = bus.ask("tasks/get", id).await;
+        assert_eq!(stored["result"]["status"]["state"], "canceled", "{stored}");
+    }
+}
+
+#[tokio::test]
 async fn a_silent_agent_fails_its_task_at_the_deadline() {
-    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;
-    let task = bus.ask("message/send", user_message("begin")).await["result"]["id"].clone();
-    let id = json!({ "id": task });
-    bus.follow(id.clone()).await;
-    let task = bus.ask("tasks/get", id).await["result"].clone();
-    assert_eq!(task["status"]["state"], "failed", "{task}");
-    let why = task["status"]["message"]["parts"][0]["text"]
-        .as_str()
-        .unwrap();
-    assert!(
-        why.starts_with(
-            "agent \"weather\" did not end its answer: nothing came for 4000 ms after part 1"
-        ),
-        "{why}"
-    );
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 60s", "timeout: 8s")).await;
+    let begun = async {
+        let task = bus.ask("message/send", user_message("begin")).await["result"]["id"].clone();
+        let id = json!({ "id": task });
+        bus.follow(id.clone()).await;
+        let task = bus.ask("tasks/get", id).await["result"].clone();
+        assert_eq!(task["status"]["state"], "failed", "{task}");
+        let why = task["status"]["message"]["parts"][0]["text"]
+            .as_str()
+            .unwrap();
+        assert!(
+            why.starts_with(
+                "agent \"weather\" did not end its answer: nothing came for 8000 ms after part 1"
+            ),
+            "{why}"
+        );
+    };
     // So does one that an earlier message began. Its caller gets it as failed.
-    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
-    let mut next = message("nothing");
-    next["taskId"] = task;
-    let failed = bus.ask("message/send", json!({ "message": next })).await;
-    assert_eq!(failed["result"]["status"]["state"], "failed", "{failed}");
+    let continued = async {
+        let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+        let mut next = message("nothing");
+        next["taskId"] = task;
+        let failed = bus.ask("message/send", json!({ "message": next })).await;
+        assert_eq!(failed["result"]["status"]["state"], "failed", "{failed}");
+    };
     // The agent has not reported a task yet.
-    let silent = json!({ "message": message("nothing"), "configuration": { "timeout": 300 } });
-    let answer = bus.ask("message/send", silent).await;
-    assert_eq!(answer["error"]["code"], -32006);
-    assert_eq!(answer["error"]["data"]["reason"], "timeout");
-    let patient = json!({ "message": message("begin"), "configuration": { "timeout": 3000 } });
-    let events = bus.stream(patient).await.rest().await;
-    assert_eq!(
-        events.last().unwrap().json()["result"]["status"]["state"],
-        "failed"
-    );
+    let unreported = async {
+        let silent = json!({ "message": message("nothing"), "configuration": { "timeout": 300 } });
+        let answer = bus.ask("message/send", silent).await;
+        assert_eq!(answer["error"]["code"], -32006);
+        assert_eq!(answer["error"]["data"]["reason"], "timeout");
+    };
+    let patient = async {
+        let patient = json!({ "message": message("begin"), "configuration": { "timeout": 7000 } });
+        let events = bus.stream(patient).await.rest().await;
+        assert_eq!(
+            events.last().unwrap().json()["result"]["status"]["state"],
+            "failed"
+        );
+    };
+    tokio::join!(begun, continued, unreported, patient);
 }
 
 /// A client that shows the last message of each event would show the earlier ones again.
@@ -1097,7 +1144,7 @@ async fn a_task_that_asks_for_input_waits_whatever_follows() {
 /// Even if its agent has refused another message meanwhile.
 #[tokio::test]
 async fn a_message_without_an_answer_ends_a_task_that_has_no_other() {
-    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 60s", "timeout: 8s")).await;
     let mut first = bus.stream(user_message("begin")).await;
     let task = first.next().await.unwrap().json()["result"]["id"].clone();
     let mut second = message("refuse");
@@ -1113,7 +1160,7 @@ async fn a_message_without_an_answer_ends_a_task_that_has_no_other() {
 
 #[tokio::test]
 async fn a_message_without_an_answer_does_not_end_the_work_on_another() {
-    let bus = Bus::open_with(&CONFIG.replace("timeout: 10s", "timeout: 4s")).await;
+    let bus = Bus::open_with(&CONFIG.replace("timeout: 60s", "timeout: 8s")).await;
     let mut first = bus.stream(user_message("begin")).await;
     let task = first.next().await.unwrap().json()["result"]["id"].clone();
     let mut second = message("busy");
@@ -1300,26 +1347,99 @@ async fn a_page_of_large_tasks_is_short_and_the_next_one_continues() {
         let answer = bus.ask("message/send", json!({ "message": message })).await;
         assert_eq!(answer["result"]["kind"], "task", "{}", answer["error"]);
     }
+    let count = |page: &Value| page["tasks"].as_array().unwrap().len();
+    let small = bus.ask_1_0("ListTasks", json!({})).await["result"].clone();
+    assert_eq!(count(&small), 6, "lists have no messages by default");
     let mut listed = Vec::new();
-    let mut params = json!({ "pageSize": 100 });
+    let mut params = json!({ "pageSize": 100, "historyLength": 9 });
     loop {
         let page = bus.ask_1_0("ListTasks", params.clone()).await["result"].clone();
         assert_eq!(page["totalSize"], 6);
-        listed.push(page["tasks"].as_array().unwrap().len());
+        listed.push(count(&page));
         if page["nextPageToken"] == "" {
             break;
         }
         params["pageToken"] = page["nextPageToken"].clone();
     }
     assert_eq!(listed, [4, 2]);
-    let page = reqwest::get(format!("{}/a2a/tasks?limit=100", bus.front.base)).await;
-    let page = whole(page.unwrap()).await;
-    assert_eq!(
-        (&page["count"], &page["hasMore"]),
-        (&json!(4), &json!(true)),
-        "{}",
-        page["error"]
-    );
+    // EventMesh shows no messages of the client, but artifacts.
+    for (large, expected) in [(0, 6), (3, 2)] {
+        for _ in 0..large {
+            bus.ask("message/send", user_message("large pieces")).await;
+        }
+        let page = reqwest::get(format!("{}/a2a/tasks?limit=100", bus.front.base)).await;
+        let page = whole(page.unwrap()).await;
+        assert_eq!(
+            (&page["total"], &page["count"], &page["hasMore"]),
+            (&json!(6 + large), &json!(expected), &json!(large > 0)),
+            "{}",
+            page["error"]
+        );
+        assert_eq!(count(&page), expected);
+    }
+}
+
+/// The answer to a request, once there is room for it: the previous answer is charged until just after its last byte.
+async fn with_room(sent: RequestBuilder) -> Value {
+    let answered = timeout(SOON, async {
+        loop {
+            let response = sent.try_clone().unwrap().send().await.unwrap();
+            if response.status() != StatusCode::TOO_MANY_REQUESTS {
+                return response;
+            }
+        }
+    });
+    whole(answered.await.unwrap()).await
+}
+
+#[tokio::test]
+async fn a_task_that_is_larger_than_the_share_of_its_client_can_be_read() {
+    // A client has half of it. The artifact of a task takes 600 kB.
+    let budget = "calls: { budget_bytes: 1MiB,";
+    let bus = Bus::open_with(&CONFIG.replace("calls: {", budget)).await;
+    let post = |method: &str, params: Value| bus.post(request("7", method, params));
+    let get = |path: String| reqwest::Client::new().get(format!("{}{path}", bus.front.base));
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let mut stream = bus.stream(user_message("large pieces, one by one")).await;
+        bus.gate.add_permits(1);
+        let first = stream.next().await.unwrap().json();
+        ids.push(first["result"]["id"].as_str().unwrap().to_owned());
+        while stream.next().await.is_some() {
+            bus.gate.add_permits(1);
+        }
+    }
+    let [id, second]: [String; 2] = ids.try_into().unwrap();
+    let read = with_room(post("tasks/get", json!({ "id": id }))).await;
+    let parts = read["result"]["artifacts"][0]["parts"].as_array();
+    assert_eq!(parts.map(Vec::len), Some(13), "{}", read["error"]);
+    let path = format!("/a2a/tasks/{id}");
+    for path in [path.clone(), format!("{path}/wait")] {
+        let read = with_room(get(path)).await;
+        assert_eq!(read["state"], "COMPLETED", "{}", read["error"]);
+    }
+
+    // With pages of one task, a client can read the whole list.
+    let params = |size: usize| json!({ "pageSize": size, "includeArtifacts": true });
+    let page = with_room(post("tasks/list", params(1))).await["result"].clone();
+    assert_eq!(page["tasks"][0]["id"], second);
+    let page = with_room(get("/a2a/tasks?limit=1&offset=1".to_owned())).await;
+    assert_eq!(page["tasks"][0]["taskId"], id);
+
+    // Without artifacts, the page is small.
+    let small = || with_room(post("tasks/list", json!({})));
+    let two = get("/a2a/tasks?limit=2".to_owned());
+    for sent in [post("tasks/list", params(2)), two] {
+        assert_eq!(small().await["result"]["totalSize"], 2);
+        let refused = sent.send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    }
+    let one = request("7", "tasks/get", json!({ "id": id }));
+    let batch = with_room(bus.post(format!("[{one},{one}]"))).await;
+    for refused in batch.as_array().unwrap() {
+        let error = &refused["error"];
+        assert_eq!(error["data"]["reason"], "exhausted", "{error}");
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod fair;
 mod lines;
 mod places;
 mod refused;
+mod replicas;
 mod stops;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
+use a2abus_executor::Environment;
 use a2abus_plugin::{Data, Event, Limits};
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
@@ -31,6 +33,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Where workflows are sent.
 const INBOX: &str = "agents.a2e-executor";
+
+/// The routes of a world, unless a test has its own.
+const ROUTES: &str = "[{ name: agents, when: { targetagent: '*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]";
 
 /// The SHA-256 of a key of the agent `reporter`.
 const KEY: &str = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683";
@@ -120,8 +125,7 @@ impl World {
     }
 
     async fn on(memory: Memory, service: Service, binding: &str, workflows: &str) -> Self {
-        let routes = "[{ name: agents, when: { targetagent: '*' }, to: [{ transport: bus, topic: 'agents.{targetagent}' }] }]";
-        Self::routed(memory, service, binding, workflows, routes).await
+        Self::routed(memory, service, binding, workflows, ROUTES).await
     }
 
     async fn routed(
@@ -131,43 +135,22 @@ impl World {
         workflows: &str,
         routes: &str,
     ) -> Self {
-        let permissions = match binding.contains("run_as") {
-            true => "",
-            false => "trusts: [sourceagent]",
-        };
-        let keys = [permissions, binding]
-            .into_iter()
-            .filter(|keys| !keys.is_empty());
-        let binding = keys.collect::<Vec<_>>().join(", ");
-        let text = format!(
-            "
-instance: test
-transports: {{ bus: {{ type: memory }} }}
-bindings:
-  - {{ name: work, role: workflows, transport: bus, topics: [{INBOX}], dead_letter: {{ topic: dead }}, {binding} }}
-  - {{ name: relay, transport: bus, topics: [relay], dead_letter: {{ topic: dead }} }}
-routes: {routes}
-http: {{ listen: '127.0.0.1:0', drain_grace: 20s }}
-admin: {{ listen: '127.0.0.1:0' }}
-workflows:
-  enabled: true
-  apis: [{{ id: service, base_url: '{base}' }}]
-  agents:
-    - id: reporter
-      keys: [{{ sha256: '{KEY}' }}]
-      operations: ['*']
-      apis: [service]
-      storages: [localStorage, sessionStorage]
-      rates: {{ api_calls_per_minute: 1000, api_calls_per_hour: 1000 }}
-    - {{ id: idler, operations: [Wait] }}
-{workflows}",
-            base = service.base
-        );
+        let text = configuration(&service, binding, workflows, routes);
+        Self::configured(memory, service, &text, None).await
+    }
+
+    /// With another clock, network or store for workflows.
+    async fn configured(
+        memory: Memory,
+        service: Service,
+        text: &str,
+        world: Option<Environment>,
+    ) -> Self {
         let config =
-            Config::read("test.yaml", &text, []).unwrap_or_else(|problems| panic!("{problems}"));
+            Config::read("test.yaml", text, []).unwrap_or_else(|problems| panic!("{problems}"));
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = Bridge::build_in(config, transports, world).await.unwrap();
         let door = format!("http://{}", bridge.door_address().unwrap());
         let admin = format!("http://{}", bridge.admin_address().unwrap());
         let (readiness, metrics) = (Arc::clone(bridge.readiness()), Arc::clone(bridge.metrics()));
@@ -270,6 +253,42 @@ workflows:
         self.stop.cancel();
         within("the bridge drains", self.running).await.unwrap();
     }
+}
+
+/// The configuration of a world.
+fn configuration(service: &Service, binding: &str, workflows: &str, routes: &str) -> String {
+    let permissions = match binding.contains("run_as") {
+        true => "",
+        false => "trusts: [sourceagent]",
+    };
+    let keys = [permissions, binding]
+        .into_iter()
+        .filter(|keys| !keys.is_empty());
+    let binding = keys.collect::<Vec<_>>().join(", ");
+    format!(
+        "
+instance: test
+transports: {{ bus: {{ type: memory }} }}
+bindings:
+  - {{ name: work, role: workflows, transport: bus, topics: [{INBOX}], dead_letter: {{ topic: dead }}, {binding} }}
+  - {{ name: relay, transport: bus, topics: [relay], dead_letter: {{ topic: dead }} }}
+routes: {routes}
+http: {{ listen: '127.0.0.1:0', drain_grace: 20s }}
+admin: {{ listen: '127.0.0.1:0' }}
+workflows:
+  enabled: true
+  apis: [{{ id: service, base_url: '{base}' }}]
+  agents:
+    - id: reporter
+      keys: [{{ sha256: '{KEY}' }}]
+      operations: ['*']
+      apis: [service]
+      storages: [localStorage, sessionStorage]
+      rates: {{ api_calls_per_minute: 1000, api_calls_per_hour: 1000 }}
+    - {{ id: idler, operations: [Wait] }}
+{workflows}",
+        base = service.base
+    )
 }
 
 async fn until_ready(readiness: &Readiness) {

@@ -15,7 +15,7 @@ use support::running::Running;
 use support::server::{Kind, Private, program, script};
 use tokio::process::Command;
 
-use crate::plain::{Plain, next};
+use crate::plain::{Plain, jetstream_of, next, patient};
 use crate::tls::logged;
 
 const REQUEST: &str =
@@ -350,8 +350,9 @@ default_route: [{{ transport: bus, topic: 'agents.{{targetagent}}' }}]
         .unwrap();
     let address = server.address();
     let admin = async_nats::ConnectOptions::with_user_and_password("admin".into(), "admin".into());
-    let admin = admin.connect(format!("nats://{address}")).await.unwrap();
-    let jetstream = async_nats::jetstream::new(admin.clone());
+    let admin = patient(admin).connect(format!("nats://{address}"));
+    let admin = admin.await.unwrap();
+    let jetstream = jetstream_of(admin.clone());
     for (name, subjects) in [("KEPT", ["kept", "x"]), ("OUT", ["stored", "a2abus.dlq"])] {
         let stream = async_nats::jetstream::stream::Config {
             name: name.to_owned(),

@@ -14,7 +14,7 @@ use support::server::{Kind, named};
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, nats_client, next, unique};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp_server.py");
 
@@ -65,7 +65,7 @@ calls: {{ timeout: 1m, reply_topic: {name}.replies }}{}",
         agent(directory.path(), &to, "concurrency: 2")
     ))
     .await;
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let subject = format!("{name}.fixture");
     for tool in ["echo", "effect", "progress"] {
         let mut request: Value = serde_json::from_str(&call(tool)).unwrap();
@@ -419,7 +419,7 @@ async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {
     let (name, directory) = (unique("attached"), TempDir::new().unwrap());
     let agent = agent_in(&directory, &name, "concurrency: 1");
     let bridges = two_bridges(&nats, &name, agent).await;
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let (subject, inbox) = (format!("{name}.fixture"), client.new_inbox());
     let mut answers = client.subscribe(inbox.clone()).await.unwrap();
     let publish = |message: Value| {

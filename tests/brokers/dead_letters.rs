@@ -1,12 +1,12 @@
 //! `a2abus dead-letters` on real servers: they are listed, shown and resent.
 
-use async_nats::jetstream::{self, stream};
+use async_nats::jetstream::stream;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named};
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
 use crate::topics::{a2abus, written};
 
 fn request(agent: &str) -> String {
@@ -109,8 +109,8 @@ async fn dead_letters_in_jetstream_are_resent_to_the_subject_they_came_from() {
         return;
     };
     let u = unique("letters");
-    let client = async_nats::connect(&nats).await.unwrap();
-    let jetstream = jetstream::new(client.clone());
+    let client = nats_client(&nats).await;
+    let jetstream = jetstream_of(client.clone());
     let stream = u.replace('.', "-");
     let of_stream = |name: &str, subject: &str| stream::Config {
         name: format!("{stream}-{name}"),

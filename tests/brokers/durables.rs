@@ -10,12 +10,12 @@ use support::server::{Kind, named};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::plain::unique;
+use crate::plain::{jetstream_of, nats_client, unique};
 
 /// A stream `name` with the subjects `name.>`, and one for dead letters.
 async fn streams(nats: &str, name: &str) -> (async_nats::Client, stream::Stream) {
-    let client = async_nats::connect(nats).await.unwrap();
-    let jetstream = jetstream::new(client.clone());
+    let client = nats_client(nats).await;
+    let jetstream = jetstream_of(client.clone());
     let config = |name: String, subject: String| stream::Config {
         name,
         subjects: vec![subject],
@@ -219,7 +219,7 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
         count += 1;
         until_stored(&mut stored, count).await;
     }
-    let jetstream = jetstream::new(client);
+    let jetstream = jetstream_of(client);
     let mut consumer: jetstream::consumer::PullConsumer = jetstream
         .get_consumer_from_stream("in", &name)
         .await

@@ -7,7 +7,7 @@ use support::proxy::Proxy;
 use support::running::Running;
 use support::server::{Kind, named};
 
-use crate::plain::{subscribed, unique};
+use crate::plain::{nats_client, subscribed, unique};
 
 /// An agent would execute it twice.
 #[tokio::test(flavor = "multi_thread")]
@@ -16,7 +16,7 @@ async fn a_request_that_may_have_been_sent_over_core_nats_is_not_sent_again() {
         return;
     };
     let topic = unique("interrupted");
-    let agent = async_nats::connect(&nats).await.unwrap();
+    let agent = nats_client(&nats).await;
     let mut requests = agent.subscribe(topic.clone()).await.unwrap();
     subscribed(&agent).await;
     let proxy = Proxy::start(nats.trim_start_matches("nats://")).await;

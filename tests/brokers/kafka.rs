@@ -1,7 +1,6 @@
 //! Kafka passes the battery.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use a2abus_transports::kafka::{Kafka, KafkaConfig};
 use a2abus_transports::{
@@ -10,10 +9,8 @@ use a2abus_transports::{
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use support::battery::{self, CASES, Case, Environment, Feature, unique, within};
+use support::battery::{self, CASES, Case, DEADLINE, Environment, Feature, unique, within};
 use support::server::{Kind, Private, named};
-
-const DEADLINE: Duration = Duration::from_secs(20);
 
 struct Cluster {
     address: String,
@@ -26,11 +23,7 @@ impl Environment for Cluster {
     type Transport = Kafka;
 
     async fn connect(&self) -> Kafka {
-        let config = KafkaConfig {
-            session_timeout: Duration::from_secs(6),
-            ..KafkaConfig::new([self.address.as_str()])
-        };
-        Kafka::connect(config).unwrap()
+        Kafka::connect(KafkaConfig::new([self.address.as_str()])).unwrap()
     }
 
     fn durable(&self, topic: &Topic, name: &str) -> Reading {
@@ -113,7 +106,6 @@ async fn a_process_of_the_same_instance_id_ends_the_first_and_the_first_knows() 
     };
     let config = KafkaConfig {
         instance_id: Some("pod-0".to_owned()),
-        session_timeout: Duration::from_secs(6),
         ..KafkaConfig::new([address])
     };
     let topic = Topic::new(unique()).unwrap();
@@ -140,7 +132,7 @@ async fn a_process_of_the_same_instance_id_ends_the_first_and_the_first_knows() 
         while consumer.recv().await.is_some() {}
     })
     .await;
-    let error = consumer.close(Duration::from_secs(10)).await.unwrap_err();
+    let error = consumer.close(DEADLINE).await.unwrap_err();
     assert_eq!(error.kind(), TransportErrorKind::Fenced, "{error}");
     assert_eq!(error.disposition(), Disposition::Pause);
 }
@@ -150,11 +142,7 @@ async fn a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back() {
     let Some(address) = named(Kind::Kafka) else {
         return;
     };
-    let config = KafkaConfig {
-        session_timeout: Duration::from_secs(6),
-        ..KafkaConfig::new([address])
-    };
-    let kafka = Kafka::connect(config).unwrap();
+    let kafka = Kafka::connect(KafkaConfig::new([address])).unwrap();
     let topic = Topic::new(unique()).unwrap();
     kafka.ensure_topic(&topic, 2).await.unwrap();
     let publish = async |numbers: std::ops::Range<u32>| {

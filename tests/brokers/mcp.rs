@@ -13,7 +13,7 @@ use support::server::{Kind, named};
 use tokio::time::sleep;
 
 use crate::attached::{agent as fixture, effects};
-use crate::plain::{subscribed, unique};
+use crate::plain::{nats_client, subscribed, unique};
 use crate::replicas::Replica;
 
 /// Steps of one call.
@@ -173,7 +173,7 @@ struct Walker {
 
 impl Walker {
     async fn start(nats: &str, subject: &str) -> Self {
-        let client = async_nats::connect(nats).await.unwrap();
+        let client = nats_client(nats).await;
         let pace = format!("{subject}.pace");
         let requests = client.subscribe(subject.to_owned()).await.unwrap();
         let paces = client.subscribe(pace.clone()).await.unwrap();
@@ -302,7 +302,7 @@ async fn a_question_is_answered_at_another_replica() {
     let config = config(&subject, &state, &nats);
     let bridges = [Running::start(&config).await, Running::start(&config).await];
     let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let requests = client.subscribe(subject).await.unwrap();
     subscribed(&client).await;
     let asking = tokio::spawn(asks(client, requests));
@@ -364,7 +364,7 @@ async fn a_stateless_call_continues_at_another_replica(state: &str, nats: &str) 
     let config = config(&subject, state, nats);
     let bridges = [Running::start(&config).await, Running::start(&config).await];
     let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
-    let client = async_nats::connect(nats).await.unwrap();
+    let client = nats_client(nats).await;
     let requests = client.subscribe(subject).await.unwrap();
     subscribed(&client).await;
     let asking = tokio::spawn(asks(client.clone(), requests));
@@ -413,7 +413,7 @@ async fn a_stateless_call_is_cancelled_at_another_replica() {
     let config = config(&subject, &state, &nats);
     let bridges = [Running::start(&config).await, Running::start(&config).await];
     let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let mut requests = client.subscribe(subject).await.unwrap();
     subscribed(&client).await;
     let asked = tokio::spawn(within("a question", stateless(first, &json!({})).send()));
@@ -501,14 +501,17 @@ async fn the_ends_that_one_client_can_record_are_limited() {
     loop {
         let session = Session::open(&bridge.door).await;
         let before = limited();
-        // Unknown ones, until no more of them are accepted.
+        // Unknown ones, until no more of them are accepted. Some at a time, so that they all come within a minute.
         while limited() == before {
-            let params = json!({ "requestId": sent });
-            let cancel =
-                json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
-            let response = session.post(&bridge.door, &cancel).send().await.unwrap();
-            assert_eq!(response.status(), 202);
-            sent += 1;
+            let cancels = (sent..sent + 10).map(|id| {
+                let params = json!({ "requestId": id });
+                let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+                session.post(&bridge.door, &cancel).send()
+            });
+            for response in futures_util::future::join_all(cancels).await {
+                assert_eq!(response.unwrap().status(), 202);
+            }
+            sent += 10;
             assert!(sent < 10_000, "all are noted");
         }
         let end = session.with_id(session.http.delete(url(&bridge.door)));
@@ -602,7 +605,7 @@ async fn a_stream_that_nobody_continues_ends() {
     let subject = unique("walker");
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     let config = format!(
-        "{}calls: {{ timeout: 8s, stream_timeout: 10m }}\n",
+        "{}calls: {{ timeout: 20s, stream_timeout: 10m }}\n",
         config(&subject, &state, &nats)
     );
     let directory = tempfile::tempdir().unwrap();

@@ -11,6 +11,8 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use support::battery::{self, CASES, Case, Environment, Feature, unique, within};
 use support::server::{Kind, Private, named};
 
+use crate::plain::{jetstream_of, nats_client};
+
 /// The stream of all cases; it is created by the first.
 const STREAM: &str = "a2abus-battery";
 
@@ -35,7 +37,7 @@ impl Environment for System {
         let config = NatsConfig {
             jetstream: JetStreamConfig {
                 manage: true,
-                ack_wait: Duration::from_secs(5),
+                ack_wait: Duration::from_secs(30),
                 streams: vec![stream],
                 ..JetStreamConfig::default()
             },
@@ -250,7 +252,7 @@ async fn a_deleted_durable_begins_again_with_what_was_not_settled() {
     for delivery in held.drain(..SETTLED) {
         delivery.acknowledger.settle(Outcome::Settled).unwrap();
     }
-    let jetstream = async_nats::jetstream::new(async_nats::connect(&url).await.unwrap());
+    let jetstream = jetstream_of(nats_client(&url).await);
     let stream = jetstream.get_stream(&name).await.unwrap();
     within("they are acknowledged", async {
         while stream.consumer_info("in").await.unwrap().num_ack_pending > MESSAGES - SETTLED {

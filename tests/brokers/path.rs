@@ -12,7 +12,7 @@ use support::server::{Kind, Private, named, program};
 use tokio::process::{Child, Command};
 use tokio::time::sleep;
 
-use crate::plain::{Plain, Reply, next, subscribed, unique};
+use crate::plain::{Plain, Reply, nats_client, next, subscribed, unique};
 use crate::trust::shell;
 
 /// A request as a person writes it: the spaces must survive.
@@ -72,7 +72,7 @@ async fn raw_json_rpc_on_kafka_reaches_kafka_and_nats_by_its_target() {
     let (inbox, outbox, dead) = (unique("in"), unique("out"), unique("dlq"));
     plain.create(&inbox, 1).await;
     plain.create(&outbox, 1).await;
-    let agent = async_nats::connect(&nats).await.unwrap();
+    let agent = nats_client(&nats).await;
     let mut subject = agent.subscribe(outbox.clone()).await.unwrap();
     subscribed(&agent).await;
     let bridge = Running::start(&format!(
@@ -323,7 +323,7 @@ async fn a_call_over_nats_is_answered_by_respond() {
         return;
     };
     let subject = unique("agent");
-    let agent = async_nats::connect(&nats).await.unwrap();
+    let agent = nats_client(&nats).await;
     let mut requests = agent.subscribe(subject.clone()).await.unwrap();
     subscribed(&agent).await;
     let serving = tokio::spawn(async move {

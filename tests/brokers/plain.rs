@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use async_nats::ConnectOptions;
+use async_nats::jetstream::{self, ContextBuilder};
 use futures_util::StreamExt as _;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -19,6 +21,24 @@ pub(crate) fn unique(prefix: &str) -> String {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).unwrap();
     format!("{prefix}.{:016x}", u64::from_be_bytes(bytes))
+}
+
+/// A client of NATS.
+pub(crate) async fn nats_client(address: &str) -> async_nats::Client {
+    let connecting = patient(ConnectOptions::new()).connect(address);
+    connecting.await.unwrap()
+}
+
+/// Options of a client that waits for a server that is slow.
+pub(crate) fn patient(options: ConnectOptions) -> ConnectOptions {
+    options
+        .connection_timeout(TIMEOUT)
+        .request_timeout(Some(TIMEOUT))
+}
+
+/// JetStream, for a client that waits for a server that is slow.
+pub(crate) fn jetstream_of(client: async_nats::Client) -> jetstream::Context {
+    ContextBuilder::new().timeout(TIMEOUT).build(client)
 }
 
 /// Waits until the server has seen every subscription that a client has made.
@@ -43,6 +63,7 @@ pub(crate) struct Record {
     pub(crate) body: Vec<u8>,
 }
 
+/// How long clients wait for a server.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 // === impl Plain ===

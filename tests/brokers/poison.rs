@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::{self, consumer::pull, stream};
+use async_nats::jetstream::{consumer::pull, stream};
 use futures_util::StreamExt as _;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -14,7 +14,7 @@ use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, Private, named};
 
-use crate::plain::{Plain, Record, next, subscribed, unique};
+use crate::plain::{Plain, Record, jetstream_of, nats_client, next, patient, subscribed, unique};
 
 /// Messages of each test.
 const MESSAGES: usize = 621;
@@ -57,7 +57,7 @@ async fn a_stream_that_fills_up_again_and_again_keeps_the_order() {
         let body = request("good", id);
         plain.publish(&name, Some(0), &body).await;
     }
-    let jetstream = jetstream::new(async_nats::connect(&nats).await.unwrap());
+    let jetstream = jetstream_of(nats_client(&nats).await);
     let config = stream::Config {
         name: name.replace('.', "-"),
         subjects: vec![name.clone()],
@@ -189,8 +189,8 @@ async fn subjects_that_nats_forbids_stop_no_other_message() {
     };
     let options =
         async_nats::ConnectOptions::with_user_and_password("test".into(), "secret".into());
-    let client = options.connect(server.address()).await.unwrap();
-    let jetstream = jetstream::new(client);
+    let client = patient(options).connect(server.address()).await.unwrap();
+    let jetstream = jetstream_of(client);
     for (name, subject) in [("IN", "in"), ("DEAD", "dead"), ("AGENTS", "agents.>")] {
         let config = stream::Config {
             name: name.to_owned(),
@@ -269,7 +269,7 @@ async fn a_dead_letter_of_core_nats_that_no_stream_stores_is_counted_as_lost() {
         return;
     };
     let (inbox, outbox) = (unique("in"), unique("out"));
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let mut events = client.subscribe(outbox.clone()).await.unwrap();
     subscribed(&client).await;
     let bridge = Running::start(&format!(

@@ -13,7 +13,7 @@ use support::server::{Kind, named, program};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
-use crate::plain::{Plain, unique};
+use crate::plain::{Plain, nats_client, unique};
 
 const README: &str = include_str!("../../README.md");
 
@@ -76,7 +76,7 @@ async fn replicas_agree(config: &str, announce: &impl AsyncFn(&str, String)) {
         let name = format!("agent-{number:02}");
         announce(&name, card(&name, "10m")).await;
     }
-    announce("short", card("short", "10s")).await;
+    announce("short", card("short", "20s")).await;
     for bridge in [&one, &other] {
         until(bridge, "short", StatusCode::OK).await;
         until(bridge, "agent-19", StatusCode::OK).await;
@@ -190,7 +190,7 @@ async fn replicas_agree_on_agents_over_nats() {
         return;
     };
     let u = unique("registry");
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let transport = format!("{{ type: nats, servers: ['{nats}'] }}");
     let config = config(&u, &transport, &format!("{u}.discovery.*"));
     replicas_agree(&config, &async |key: &str, card: String| {
@@ -208,7 +208,7 @@ async fn an_announced_agent_is_called_over_nats() {
         return;
     };
     let u = unique("registry");
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let mut requests = client.subscribe(format!("{u}.agents.echo")).await.unwrap();
     let agent = client.clone();
     tokio::spawn(async move {
@@ -372,8 +372,9 @@ async fn the_readme_announces_agents_over_kafka_and_nats() {
         .split_once("agents show weather\n")
         .unwrap();
     assert_eq!(names(&shown), names(in_readme));
-    let received =
-        own(&commands(over_nats)).replace("timeout 5 cat <&3", "timeout 5 cat <&3 || true");
+    // A slow bridge may need more than five seconds.
+    let until_it_is_there = "timeout 120 grep -am1 registered <&3 || true";
+    let received = own(&commands(over_nats)).replace("timeout 5 cat <&3", until_it_is_there);
     let received = run("", &at_bridge(&received), &directory).await;
     assert!(received.contains(r#""status":"registered""#), "{received}");
     for agent in ["maps", "weather"] {

@@ -18,14 +18,14 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::plain::{Plain, next, subscribed, unique};
+use crate::plain::{Plain, jetstream_of, nats_client, next, subscribed, unique};
 
 /// How often the file is replaced. Every tenth file is wrong; every fiftieth replacement comes without a SIGHUP.
 const RELOADS: usize = 200;
 /// How long each sender waits between two messages.
 const PACE: Duration = Duration::from_millis(2);
 /// How long the Kafka client waits for the broker.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Where the servers are, and the names of one run.
 struct Names {
@@ -37,7 +37,8 @@ struct Names {
 }
 
 impl Names {
-    /// On side `a` events go to Kafka and calls to the agent on NATS; on side `b` it is the other way round.
+    /// On side `a` events go to Kafka and calls to the agent on NATS; on side `b` it is the other way round. An event is not
+    /// sent twice because its confirmation is late.
     fn config(&self, side: &str, doors: &str) -> String {
         let Self {
             kafka,
@@ -58,7 +59,7 @@ impl Names {
 instance: test
 transports:
   kafka: {{ type: kafka, brokers: ['{kafka}'] }}
-  nats: {{ type: nats, servers: ['{nats}'] }}
+  nats: {{ type: nats, servers: ['{nats}'], ack_timeout: 2m }}
 bindings:
   - {{ name: in, transport: kafka, topics: [{u}.in], group: {u}, dead_letter: {{ topic: {u}.dead }} }}
   - {{ name: kept, transport: nats, topics: [{u}.kept], stream: {stream}, durable: bridge, dead_letter: {{ transport: kafka, topic: {u}.dead }} }}
@@ -257,8 +258,8 @@ impl World {
         for topic in ["in", "out", "agent", "dead", "replies"] {
             plain.create(&format!("{u}.{topic}"), 1).await;
         }
-        let client = async_nats::connect(&nats).await.unwrap();
-        let jetstream = jetstream::new(client.clone());
+        let client = nats_client(&nats).await;
+        let jetstream = jetstream_of(client.clone());
         for (name, subject) in [(stream.clone(), "kept"), (format!("{stream}_OUT"), "out")] {
             let config = stream::Config {
                 name,

@@ -29,8 +29,9 @@ use crate::plain::{Plain, next, unique};
 
 const CALLS: usize = 200;
 const STREAMS: usize = 50;
-/// How long one caller tries: longer than a replica waits before it takes over.
-const PATIENCE: Duration = Duration::from_secs(50);
+/// How long one caller tries: longer than its calls take, which begin long before the replica is killed if the machine is
+/// slow, and than a replica waits before it takes over.
+const PATIENCE: Duration = Duration::from_secs(170);
 
 /// One replica, in a process of its own.
 pub(crate) struct Replica {
@@ -285,7 +286,7 @@ impl Clients {
                 .header("content-type", "application/json")
                 .header("accept", "application/json, text/event-stream")
                 .header("idempotency-key", key)
-                .header("x-a2a-timeout", "40000")
+                .header("x-a2a-timeout", "150000")
                 .body(body.to_string())
                 .send();
             let Ok(response) = sent.await else {
@@ -318,7 +319,7 @@ fn config(transport: &str, topic: &str) -> String {
         "
 transports: {{ bus: {transport} }}
 agents: {{ weather: {{ description: The weather., to: {{ transport: bus, topic: {topic} }} }} }}
-calls: {{ reply_topic: {topic}.replies, max_timeout: 60s }}
+calls: {{ reply_topic: {topic}.replies, max_timeout: 160s }}
 a2a: {{ max_requests_per_client: 1000 }}
 state: {{ log: bus, create: true, prefix: {topic} }}
 "
@@ -351,12 +352,9 @@ async fn one_of_two_is_killed(bus: AnyTransport, transport: &str, topic: &str) {
     agent.forge().await;
     agent.is_let.send_replace(true);
     let mut texts = Vec::new();
-    within("every caller has its answer", async {
-        while let Some(caller) = callers.join_next().await {
-            texts.extend(caller.unwrap());
-        }
-    })
-    .await;
+    while let Some(caller) = within("a caller has its answer", callers.join_next()).await {
+        texts.extend(caller.unwrap());
+    }
     let (answered, all) = (texts.len(), CALLS + STREAMS);
     let requests_by_id = agent.requests_by_id.lock().unwrap();
     let doubled: Vec<_> = requests_by_id
@@ -696,7 +694,7 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
     let Some(pair) = Pair::start("overdue").await else {
         return;
     };
-    let why = failure_of_an_orphan(pair, ("never", "submitted"), Some("15000")).await;
+    let why = failure_of_an_orphan(pair, ("never", "submitted"), Some("30000")).await;
     assert!(
         why.starts_with("no answer by the deadline of the call"),
         "{why}"
@@ -707,7 +705,7 @@ async fn a_task_whose_replica_was_killed_fails_at_its_deadline() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_whose_replica_was_killed_fails_once_its_agent_is_silent() {
     let short = |config: String| {
-        let short = config.replace("max_timeout: 60s", "timeout: 5s");
+        let short = config.replace("max_timeout: 160s", "timeout: 20s");
         assert_ne!(short, config);
         short
     };
@@ -725,7 +723,7 @@ async fn a_task_whose_replica_was_killed_fails_once_its_agent_is_silent() {
 /// lost after `calls.timeout`, not only after `calls.stream_timeout`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_whose_replica_was_killed_is_lost_once_its_agent_is_silent() {
-    let short = |config: String| config.replace("max_timeout: 60s", "timeout: 5s");
+    let short = |config: String| config.replace("max_timeout: 160s", "timeout: 20s");
     let Some(pair) = Pair::start_with("silent", short).await else {
         return;
     };
@@ -759,7 +757,7 @@ async fn a_key_whose_replica_was_killed_is_lost_once_its_agent_is_silent() {
     let mut lost = false;
     within("the silent answer is lost", async {
         // Without the parts, the other answer would be lost by now as well.
-        while !lost || agent.drops.load(Ordering::Relaxed) < 50 {
+        while !lost || agent.drops.load(Ordering::Relaxed) < 60 {
             let answer = post(&other.door, agents, silent).await.unwrap();
             lost = answer.status() == 504;
             assert!(lost || answer.status() == 409, "{answer:?}");
@@ -860,7 +858,7 @@ state: {{ log: state, create: true }}"
     let body = |method: &str, params: &Value| {
         json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
     };
-    let refused = bridge.post_within(path, body("message/stream", &params), Some(3_000));
+    let refused = bridge.post_within(path, body("message/stream", &params), Some(10_000));
     let refused = within("the caller has an answer", refused).await.body;
     let data = refused.trim().trim_start_matches("data:");
     let data: Value = serde_json::from_str(data).unwrap_or_else(|_| panic!("{refused}"));
@@ -1005,13 +1003,13 @@ async fn one_behind_a_proxy(kafka: &str, nats: &str, topic: &str) -> (Proxy, Run
     (proxy, one, other)
 }
 
-/// A bridge with its state on Kafka, for an agent on NATS.
+/// A bridge with its state on Kafka, for an agent on NATS. However slow NATS is, each request to the agent is confirmed.
 fn state_on_kafka(kafka: &str, nats: &str, topic: &str) -> String {
     format!(
         "
 transports:
   kafka: {{ type: kafka, brokers: ['{kafka}'] }}
-  nats: {{ type: nats, servers: ['{nats}'] }}
+  nats: {{ type: nats, servers: ['{nats}'], ack_timeout: 2m }}
 agents: {{ weather: {{ description: The weather., to: {{ transport: nats, topic: {topic} }} }} }}
 calls: {{ reply_topic: {topic}.replies, timeout: 240s, max_timeout: 240s }}
 state: {{ log: kafka, create: true, prefix: {topic} }}"
@@ -1139,11 +1137,21 @@ async fn a_task_still_waits_after_its_agent_has_refused_a_message() {
     assert_eq!(state(&refused), "input-required", "{refused}");
     // The other replica takes over calls whose answer is not recorded after three seconds.
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(6) {
-        let found = post(&other.door, "tasks/get", json!({ "id": task })).await;
-        assert_eq!(state(&found), "input-required", "{found}");
-        sleep(Duration::from_millis(200)).await;
-    }
+    within("the other replica shows the task later", async {
+        loop {
+            let is_later = start.elapsed() >= Duration::from_secs(6);
+            let found = post(&other.door, "tasks/get", json!({ "id": task })).await;
+            // If its log is slow, it cannot show the task.
+            if found["error"].is_null() {
+                assert_eq!(state(&found), "input-required", "{found}");
+                if is_later {
+                    break;
+                }
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await;
 }
 
 /// The task of a request that was answered with the task, and stored for its key, is continued by another replica.

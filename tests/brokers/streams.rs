@@ -11,7 +11,7 @@ use support::server::{Kind, named};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::plain::{subscribed, unique};
+use crate::plain::{nats_client, subscribed, unique};
 
 /// Chunks that the agent makes.
 const CHUNKS: usize = 24;
@@ -133,7 +133,7 @@ async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
         unique("streams"),
     );
     let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let client = async_nats::connect(nats).await.unwrap();
+    let client = nats_client(nats).await;
     let requests = client.subscribe(subject).await.unwrap();
     let paces = client.subscribe(pace.clone()).await.unwrap();
     subscribed(&client).await;
@@ -241,7 +241,7 @@ async fn an_answer_is_seen_elsewhere(state: &str, nats: &str) {
         unique("streams"),
     );
     let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let client = async_nats::connect(nats).await.unwrap();
+    let client = nats_client(nats).await;
     let mut requests = client.subscribe(subject).await.unwrap();
     subscribed(&client).await;
     let agent_task = tokio::spawn(async move {

@@ -9,7 +9,7 @@ use support::running::Running;
 use support::server::{Kind, Private, named, program};
 use tokio::process::Command;
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
 use crate::tls::logged;
 
 const REQUEST: &str =
@@ -308,8 +308,8 @@ default_route: [{{ transport: bus, topic: {u}.agents }}]
 
 /// Creates a stream of this subject, with this storage.
 async fn stream(nats: &str, name: &str, subject: &str, storage: StorageType) -> jetstream::Context {
-    let client = async_nats::connect(nats).await.unwrap();
-    let jetstream = jetstream::new(client);
+    let client = nats_client(nats).await;
+    let jetstream = jetstream_of(client);
     let config = jetstream::stream::Config {
         name: name.to_owned(),
         subjects: vec![subject.to_owned()],

@@ -12,7 +12,7 @@ use support::server::{Kind, Private, named, program};
 use support::service::Service;
 use tokio::process::Command;
 
-use crate::plain::{Plain, next, subscribed, unique};
+use crate::plain::{Plain, nats_client, next, patient, subscribed, unique};
 
 /// The first 26 characters of the id that an agent repeats are the call id, the rest is the token.
 const CALL_ID: usize = 26;
@@ -45,7 +45,7 @@ const UNKNOWN: &str = r#"a2abus_replies_total{outcome="unknown"}"#;
 
 async fn connect(address: &str, user: &str) -> Client {
     let options = ConnectOptions::with_user_and_password(user.into(), "secret".into());
-    options.connect(address).await.unwrap()
+    patient(options).connect(address).await.unwrap()
 }
 
 /// On NATS the auditor has an account of its own, which gets the second copy and may publish where answers belong.
@@ -286,7 +286,7 @@ async fn on_nats_no_request_chooses_where_the_bridge_publishes() {
         return;
     };
     let (name, service) = (unique("places"), Service::open().await);
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let bus = format!("{{ type: nats, servers: ['{nats}'] }}");
     let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
     let mut dlq_messages = client.subscribe(format!("{name}.dlq")).await.unwrap();
@@ -388,7 +388,7 @@ async fn on_nats_no_event_directs_an_answer_to_a_forbidden_address() {
         return;
     };
     let (name, service) = (unique("events"), Service::open().await);
-    let client = async_nats::connect(&nats).await.unwrap();
+    let client = nats_client(&nats).await;
     let bus = format!("{{ type: nats, servers: ['{nats}'] }}");
     let bridge = Running::start(&two_bindings(&bus, &name, &service)).await;
     let agent = client.subscribe(format!("{name}.agents.weather"));
@@ -417,7 +417,7 @@ pub(crate) async fn shell(config: &Path, arguments: &[&str]) -> String {
     let output = Command::new(program())
         .arg("call")
         .args(arguments)
-        .args(["--timeout", "20s", "-c"])
+        .args(["--timeout", "100s", "-c"])
         .arg(config)
         .stdin(Stdio::null())
         .kill_on_drop(true)

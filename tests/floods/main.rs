@@ -88,7 +88,8 @@ impl Target {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (door, admin) = (loopback(free_port().await), loopback(free_port().await));
         let subjects = format!("floods{}-{}", std::process::id(), door.port());
-        let client = async_nats::connect(nats).await.unwrap();
+        let options = async_nats::ConnectOptions::new().connection_timeout(Duration::from_secs(60));
+        let client = options.connect(nats).await.unwrap();
         let requests = client.subscribe(format!("{subjects}.*")).await.unwrap();
         client.flush().await.unwrap();
         tokio::spawn(agent(client, requests));

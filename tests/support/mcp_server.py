@@ -71,6 +71,7 @@ TOOLS = [
         },
     },
 ]
+TOOLS = [it for it in TOOLS if it["name"] != os.environ.get("WITHOUT")]
 
 
 def text(content):
@@ -167,6 +168,8 @@ def call(number, params):
 
 def answer(number, method, params):
     if method == "initialize":
+        if os.environ.get("MUTE"):
+            threading.Event().wait()
         return {
             "protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {}},

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_transports::kafka::KafkaConfig;
 
-use super::{Access, Operation, Storage, Target, literal_prefix};
+use super::{Access, Operation, Target, literal_prefix};
 use crate::names::TemplatePart;
 use crate::state::LogLocation;
 
@@ -60,7 +60,7 @@ fn rights_to_work(uses: &[Access]) -> BTreeMap<Resource, BTreeSet<&'static str>>
             Operation::Write(write) => match (write.target.topic(), prefix(&write.target).as_str())
             {
                 // The bridge creates missing topics of dead letters.
-                (Some(name), _) if write.storage != Storage::Readers => {
+                (Some(name), _) if write.is_stored() => {
                     let operations = &["Write", "Describe", "Create"];
                     give(literal("topic", name.as_str()), operations);
                 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use a2abus_transports::nats::{JetStreamConfig, NatsConfig};
 
-use super::{Access, Operation, Storage, Target, literal_prefix};
+use super::{Access, Operation, Target, literal_prefix};
 use crate::names::{Name, Names, TemplatePart};
 use crate::state::LogLocation;
 
@@ -13,10 +13,18 @@ use crate::state::LogLocation;
 pub(crate) struct Subjects {
     pub(crate) publish: BTreeSet<String>,
     pub(crate) subscribe: BTreeSet<String>,
+    /// Other subjects that the bridge may publish to. Which of them it needs is known only to the operator, and a
+    /// permission for all of them may include the API of JetStream.
+    pub(crate) unlisted: BTreeSet<String>,
 }
 
 /// The subject on which a user requests its own permissions.
 const USER_INFO: &str = "$SYS.REQ.USER.INFO";
+
+/// Every subject.
+const ALL: &str = ">";
+/// The prefix of inboxes, unless a client sets another one.
+const DEFAULT_INBOX: &str = "_INBOX";
 
 /// The subjects that the user of the bridge publishes and subscribes to.
 pub(crate) fn subjects(config: &NatsConfig, uses: &[Access]) -> Subjects {
@@ -30,6 +38,10 @@ pub(crate) fn subjects(config: &NatsConfig, uses: &[Access]) -> Subjects {
     // The bridge does not need this, but `check --connect` does.
     subjects.publish.insert(USER_INFO.to_owned());
     subjects.subscribe.insert(inbox);
+    // Requesters that use the client libraries of NATS wait for answers there.
+    if config.inbox_prefix != DEFAULT_INBOX && uses.iter().any(Access::is_binding) {
+        subjects.unlisted.insert(format!("{DEFAULT_INBOX}.>"));
+    }
     for used in uses {
         match &used.operation {
             Operation::Read { topics, .. } => {
@@ -46,8 +58,8 @@ pub(crate) fn subjects(config: &NatsConfig, uses: &[Access]) -> Subjects {
                 });
             }
             Operation::Write(write) => {
-                subjects.publish.insert(pattern(&write.target));
-                if write.storage != Storage::Readers {
+                subjects.publish_to(&write.target);
+                if write.is_stored() {
                     subjects.publish.insert(api("STREAM.NAMES".to_owned()));
                     // The bridge does not need this, but `topics plan` does. The stream is not known in advance.
                     subjects.publish.insert(api("STREAM.INFO.*".to_owned()));
@@ -69,8 +81,8 @@ pub(crate) fn subjects(config: &NatsConfig, uses: &[Access]) -> Subjects {
             Operation::State { .. } => {}
         }
     }
-    let requests = stream_requests(&config.jetstream);
-    subjects.publish.extend(requests.map(api));
+    let of_streams = stream_requests(&config.jetstream).map(api);
+    subjects.publish.extend(of_streams);
     subjects
 }
 
@@ -101,7 +113,7 @@ pub(crate) fn pattern(target: &Target) -> String {
         Target::Matching(pattern) => match literal_prefix(pattern).rsplit_once('.') {
             // The rest of the subject may contain dots.
             Some((words, _)) => format!("{words}.>"),
-            None => ">".to_owned(),
+            None => ALL.to_owned(),
         },
     }
 }
@@ -152,17 +164,70 @@ fn durable_requests(config: &NatsConfig, stream: &Name, name: &Name) -> Vec<Stri
 // === impl Subjects ===
 
 impl Subjects {
+    fn publish_to(&mut self, target: &Target) {
+        match pattern(target) {
+            all if all == ALL => self.unlisted.insert(target.to_string()),
+            subject => self.publish.insert(subject),
+        };
+    }
+
     /// The `permissions` block of the user in the server's configuration.
     pub(crate) fn block(&self) -> Vec<String> {
         let list = |key: &str, subjects: &BTreeSet<String>| {
             let subjects: Vec<String> = subjects.iter().map(|s| format!("\"{s}\"")).collect();
             format!("  {key}: {{ allow: [{}] }}", subjects.join(", "))
         };
-        vec![
+        let mut lines = vec![
             "permissions: {".to_owned(),
             list("publish", &self.publish),
             list("subscribe", &self.subscribe),
             "}".to_owned(),
-        ]
+        ];
+        lines.extend(self.unlisted.iter().map(|pattern| {
+            format!(
+                "# events may also name {pattern}: allow publishing to those that your agents use"
+            )
+        }));
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access;
+    use crate::config::{Config, TransportConfig};
+
+    #[test]
+    fn subjects_that_only_the_operator_knows_get_no_permission_for_all() {
+        let text = "
+transports: {n: {type: nats, servers: ['nats://a'], inbox_prefix: _BRIDGE}}
+bindings:
+- {name: in, transport: n, topics: [in], reply_topics: ['inbox-*', 'clients.*', named]}
+default_route: [{transport: n, topic: out}]
+";
+        let config = Config::read("f", text, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let (name, transport) = config.transports.first_key_value().unwrap();
+        let TransportConfig::Nats(nats) = transport else {
+            panic!("{transport:?}");
+        };
+        let subjects = subjects(nats, &access::uses(&config, name));
+        for listed in ["clients.>", "named", "out"] {
+            assert!(subjects.publish.contains(listed), "{subjects:?}");
+        }
+        assert!(!subjects.publish.contains(ALL), "{subjects:?}");
+        let unlisted = ["_INBOX.>", "inbox-*"].map(str::to_owned);
+        assert_eq!(subjects.unlisted, BTreeSet::from(unlisted));
+        let lines = subjects.block();
+        for pattern in unlisted_lines(&lines) {
+            assert!(pattern.starts_with("# "), "{lines:?}");
+        }
+        assert_eq!(unlisted_lines(&lines).count(), 2);
+    }
+
+    fn unlisted_lines(lines: &[String]) -> impl Iterator<Item = &String> {
+        lines
+            .iter()
+            .filter(|line| line.contains("events may also name"))
     }
 }

@@ -199,13 +199,14 @@ impl Ask {
     }
 }
 
-/// The limits for a message whose size was checked when it was read, and for a message that is made from one: its size
-/// and the number of its members are not limited.
-pub(super) fn unlimited() -> Limits {
+/// The JSON-RPC message in these bytes, if they contain one. Its size and the number of its members are not limited: they
+/// were checked when the message, or the one that it is made from, was read.
+pub(super) fn json_rpc(body: &Bytes) -> Option<JsonRpc> {
     let mut limits = Limits::default();
     limits.max_bytes = usize::MAX;
     limits.max_members = u32::MAX;
-    limits
+    let unit = decode(body, &Hint::default(), &limits).into_only();
+    unit.ok()?.ok()?.json_rpc
 }
 
 /// The message without a byte order mark, which few servers accept.
@@ -215,12 +216,7 @@ fn without_mark(message: JsonRpc, body: Bytes) -> (JsonRpc, Bytes) {
         return (message, body);
     }
     let rest = body.slice(MARK.len()..);
-    let unit = decode(&rest, &Hint::default(), &unlimited()).into_only();
-    let again = unit
-        .ok()
-        .and_then(Result::ok)
-        .and_then(|unit| unit.json_rpc);
-    match again {
+    match json_rpc(&rest) {
         Some(mut again) => {
             again.dialect = message.dialect;
             (again, rest)
@@ -387,8 +383,7 @@ mod tests {
             "\u{feff}{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{{\"text\":\"{text}\"}}}}"
         );
         let body = Bytes::from(body);
-        let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
-        let message = unit.unwrap().unwrap().json_rpc.unwrap();
+        let message = json_rpc(&body).unwrap();
         let (_, rest) = without_mark(message, body);
         assert!(rest.starts_with(b"{"));
     }

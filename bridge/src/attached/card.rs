@@ -20,20 +20,20 @@ pub(super) struct Tool {
     #[serde(default)]
     description: Option<String>,
     #[serde(default)]
-    annotations: Annotations,
+    annotations: Option<Annotations>,
     /// Read only when it is needed: whatever it is, the tool is listed.
     #[serde(rename = "inputSchema", default)]
     arguments: Option<Box<RawValue>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Annotations {
     #[serde(default)]
     title: Option<String>,
     #[serde(rename = "readOnlyHint", default)]
-    reads: bool,
+    reads: Option<bool>,
     #[serde(rename = "idempotentHint", default)]
-    is_idempotent: bool,
+    is_idempotent: Option<bool>,
 }
 
 /// A server's description of itself in its answer to `initialize`.
@@ -78,14 +78,17 @@ impl Tool {
             }
             _ => None,
         };
+        let is_repeatable = (self.annotations.as_ref())
+            .is_some_and(|it| it.reads == Some(true) || it.is_idempotent == Some(true));
         ToolUse {
-            is_repeatable: self.annotations.reads || self.annotations.is_idempotent,
+            is_repeatable,
             text,
         }
     }
 
     fn skill(self) -> SkillConfig {
-        let name = text(self.title.or(self.annotations.title), NAME);
+        let title = self.title.or_else(|| self.annotations?.title);
+        let name = text(title, NAME);
         let description = text(self.description, DESCRIPTION);
         SkillConfig {
             description: description.unwrap_or_else(|| format!("The tool {}.", self.name)),
@@ -95,6 +98,27 @@ impl Tool {
             examples: Vec::new(),
         }
     }
+}
+
+/// The tools of a page of `tools/list`, each with its fault if it has one.
+///
+/// # Errors
+/// When the page cannot be read.
+pub(super) fn tools_of(page: &RawValue) -> Result<Vec<Result<Tool, String>>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Page<'a> {
+        #[serde(default, borrow)]
+        tools: Vec<&'a RawValue>,
+    }
+    let tool = |tool: &RawValue| {
+        serde_json::from_str::<Tool>(tool.get()).map_err(|error| {
+            // It may repeat a text of the server.
+            let why = error.to_string();
+            text(Some(why), NAME).unwrap_or_default()
+        })
+    };
+    let page: Page<'_> = serde_json::from_str(page.get())?;
+    Ok(page.tools.into_iter().map(tool).collect())
 }
 
 /// Whether the server has this ability.
@@ -108,11 +132,12 @@ pub(super) fn has(profile: &RawValue, ability: &str) -> bool {
     profile.capabilities.contains_key(ability)
 }
 
-/// The card of an MCP server. Its tools become skills, except those whose names are not valid skill ids.
+/// The card of an MCP server. Its tools become skills, except those that have a fault or whose names are not valid skill
+/// ids.
 pub(super) fn of_tools(
     agent: &Text,
     (profile, lists): (&RawValue, ListVersions),
-    tools: Vec<Tool>,
+    tools: Vec<Result<Tool, String>>,
 ) -> (AgentCardConfig, LeftOut) {
     let profile: Profile = serde_json::from_str(profile.get()).unwrap_or_default();
     let server = profile.server;
@@ -141,10 +166,17 @@ pub(super) fn of_tools(
     (card, left_out)
 }
 
-fn skills(tools: Vec<Tool>) -> (Vec<SkillConfig>, LeftOut) {
+fn skills(tools: Vec<Result<Tool, String>>) -> (Vec<SkillConfig>, LeftOut) {
     let (mut seen, mut skills) = (HashSet::new(), Vec::new());
     let mut left_out = LeftOut::default();
     for (index, tool) in tools.into_iter().enumerate() {
+        let tool = match tool {
+            Ok(tool) => tool,
+            Err(why) => {
+                left_out.add(&format!("/tools/{index}"), &why);
+                continue;
+            }
+        };
         let is_new = seen.insert(tool.name.clone());
         let checked = SkillConfig::check_id(&tool.name);
         let checked = checked.and(is_new.then_some(()).ok_or(TWICE));
@@ -167,15 +199,22 @@ fn text(text: Option<String>, most: usize) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// The tools of a page with these items.
+    fn tools(items: &str) -> Vec<Result<Tool, String>> {
+        let page = RawValue::from_string(format!(r#"{{"tools":[{items}]}}"#)).unwrap();
+        tools_of(&page).unwrap()
+    }
+
     #[test]
     fn the_tools_of_a_server_are_the_skills_of_its_card() {
         let profile = r#"{"serverInfo":{"name":"files","version":"2.1"},"instructions":" "}"#;
         let profile = RawValue::from_string(profile.to_owned()).unwrap();
-        let tools = r#"[
-            {"name":"read","title":"Read","description":"Reads.","annotations":{"readOnlyHint":true}},
-            {"name":"write","inputSchema":{}}, {"name":" "}, {"name":"read"}, {"name":"a\u0000"}]"#;
-        let tools: Vec<Tool> = serde_json::from_str(tools).unwrap();
-        assert!(tools[0].usage().is_repeatable && !tools[1].usage().is_repeatable);
+        let tools = tools(
+            r#"{"name":"read","title":"Read","description":"Reads.","annotations":{"readOnlyHint":true}},
+            {"name":"write","inputSchema":{}}, {"name":" "}, {"name":"read"}, {"name":"a\u0000"}"#,
+        );
+        let is_repeatable = |index: usize| tools[index].as_ref().unwrap().usage().is_repeatable;
+        assert!(is_repeatable(0) && !is_repeatable(1));
         let (card, left_out) = of_tools(&"f".into(), (&profile, ListVersions::default()), tools);
         assert_eq!(card.description, "The MCP server files.");
         assert_eq!(card.version, "2.1");
@@ -185,6 +224,38 @@ mod tests {
             .collect();
         assert_eq!(skills, [("read", "Reads."), ("write", "The tool write.")]);
         assert_eq!(left_out.count, 3);
+    }
+
+    #[test]
+    fn a_malformed_tool_hides_no_other() {
+        let tools = tools(
+            r#"{"name":"a","title":7}, {"title":"B"}, 7, {"name":"c","annotations":null},
+            {"name":"d","annotations":{"readOnlyHint":null,"idempotentHint":true}}"#,
+        );
+        let is_repeatable = |index: usize| tools[index].as_ref().unwrap().usage().is_repeatable;
+        assert!(!is_repeatable(3) && is_repeatable(4));
+        let (skills, left_out) = skills(tools);
+        let ids: Vec<_> = skills.iter().map(|skill| skill.id.as_str()).collect();
+        assert_eq!(ids, ["c", "d"]);
+        assert_eq!(left_out.count, 3);
+        let faults = &left_out.faults.0;
+        for (fault, why) in faults.iter().zip(["invalid type", "missing field `name`"]) {
+            assert!(fault.contains(why), "{faults:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_tools_that_cannot_be_read_is_an_error() {
+        for (page, is_read) in [
+            ("{}", true),
+            (r#"{"tools":[]}"#, true),
+            (r#"{"tools":null}"#, false),
+            (r#"{"tools":{}}"#, false),
+            ("[7]", false),
+        ] {
+            let page = RawValue::from_string(page.to_owned()).unwrap();
+            assert_eq!(tools_of(&page).is_ok(), is_read, "{page}");
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Whether the server of an attached agent can be reached: for `/readyz`, the lists of agents, and its announcement.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use a2abus_plugin::Text;
 
+use crate::lock::lock;
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 
@@ -39,7 +40,7 @@ impl Health {
 
     /// Whether it was reached, and has not been away since.
     pub(super) fn is_up(&self) -> bool {
-        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) == Reach::Up
+        *lock(&self.reach) == Reach::Up
     }
 
     /// The server is available. Returns whether that is new.
@@ -54,7 +55,7 @@ impl Health {
 
     /// Updates the readiness and the registry under the lock, so that both end with the same state.
     fn set(&self, new: Reach) -> bool {
-        let mut reach = self.reach.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reach = lock(&self.reach);
         if *reach == new {
             return false;
         }

@@ -1,13 +1,13 @@
 //! Whether an attached MCP server is up, and its description of itself.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -19,6 +19,7 @@ use super::watched::{Demand, Watched, refusal_in};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
+use crate::lock::lock;
 use crate::registry::Registry;
 
 /// The state of one server across all its runs.
@@ -272,19 +273,17 @@ impl Lifecycle {
     /// Reads the server's tools and how they may be called, and describes the server. A server that does not list its
     /// tools is up all the same; then there is no description.
     async fn refresh_tools(&self, link: &Arc<Link>, profile: &RawValue) -> Option<AgentCardConfig> {
-        #[derive(Default, Deserialize)]
-        struct Page {
-            #[serde(default)]
-            tools: Vec<card::Tool>,
-        }
         let pages = pages_of(link, "tools/list").await?;
+        let mut tools = Vec::new();
+        for page in &pages {
+            let read = card::tools_of(page);
+            let read = read.inspect_err(|error| unreadable(link, "tools/list", error));
+            tools.extend(read.ok()?);
+        }
         self.versions_mut().tools = version(&pages);
-        let pages = pages.iter().map(|page| serde_json::from_str(page.get()));
-        let tools: Vec<card::Tool> = pages
-            .flat_map(|page| Result::<Page, _>::unwrap_or_default(page).tools)
-            .collect();
         let uses = tools
             .iter()
+            .flatten()
             .map(|tool| (tool.name.as_str().into(), tool.usage()));
         link.set_tools(uses.collect());
         let profile = (profile, self.versions());
@@ -334,7 +333,7 @@ impl Lifecycle {
     }
 
     fn versions_mut(&self) -> MutexGuard<'_, ListVersions> {
-        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.versions)
     }
 }
 
@@ -353,7 +352,7 @@ async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
     #[derive(Deserialize)]
     struct Page {
         #[serde(rename = "nextCursor", default)]
-        next: Option<String>,
+        next: Option<Value>,
     }
     let mut pages = Vec::new();
     let mut params = json!({});
@@ -375,16 +374,33 @@ async fn pages(link: &Arc<Link>, method: &str) -> Option<Vec<Box<RawValue>>> {
             }
         };
         let page: Result<Page, _> = serde_json::from_str(result.get());
+        let page = page.inspect_err(|error| unreadable(link, method, error));
+        let Page { next } = page.ok()?;
         pages.push(result);
-        match page {
-            Ok(Page { next: Some(next) }) => params = json!({ "cursor": next }),
-            _ => return Some(pages),
+        match next {
+            Some(Value::String(next)) if !next.is_empty() => params = json!({ "cursor": next }),
+            // Some servers send an empty text with the last page.
+            None | Some(Value::String(_)) => return Some(pages),
+            Some(_) => {
+                link.strange(&format!(
+                    "a cursor of {method} of an attached server is not a string: the rest is ignored"
+                ));
+                return Some(pages);
+            }
         }
     }
     link.strange(&format!(
         "{method} of an attached server has more than {MAX_PAGES} pages: the rest is ignored"
     ));
     Some(pages)
+}
+
+/// Logs that a page of a list cannot be read.
+fn unreadable(link: &Link, method: &str, error: &serde_json::Error) {
+    let why = error.to_string();
+    link.strange(&format!(
+        "a page of {method} of an attached server cannot be read: {why:.256}"
+    ));
 }
 
 /// The result in an answer, or why it has none: `None` if the server does not know the method.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::json::range_of;
@@ -14,6 +14,7 @@ use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, error, result, splice};
 use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use http::HeaderMap;
 use prometheus::{IntCounter, IntGauge};
 use serde::Deserialize;
@@ -27,6 +28,7 @@ use super::members::{WithMeta, WithParams};
 use super::watched::Watched;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::with_token;
+use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::object;
 use crate::registry::card::LeftOut;
@@ -99,8 +101,11 @@ struct Open {
     calls: HashMap<u64, Call>,
     /// Open questions to clients, by the id that the clients see, as JSON.
     questions: HashMap<Text, Question>,
-    /// Unanswered calls whose caller has stopped waiting, and when. The server may still work on them.
+    /// Unanswered calls whose caller has stopped waiting, and when. The server may still work on them. Empty if several
+    /// calls may be open.
     abandoned: HashMap<u64, Instant>,
+    /// How many abandoned calls there may be before the old ones are removed.
+    prune_at: usize,
     last: u64,
     is_closed: bool,
 }
@@ -187,6 +192,8 @@ pub(super) fn is_question_id(id: &Id) -> bool {
 
 /// How long the server may still work on a call after its cancel. MCP allows it not to answer the call.
 const STOPPED: Duration = Duration::from_secs(60);
+/// So many calls may be abandoned before the old ones are removed.
+const MIN_ABANDONED: usize = 64;
 /// How long the messages of a program wait for room in the queue of one call.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -684,23 +691,29 @@ impl Link {
     /// Waits until there is room for one more message before the answer to this call, or to each call that is full, but
     /// then not for long: a slow caller must not stop the others. Without room, a message would be lost.
     pub(super) async fn until_room(&self, of: Option<u64>) {
+        let is_waited_for = |parts: &Parts| {
+            parts.is_full() && (of.is_some() || !parts.is_stalled.load(Ordering::Relaxed))
+        };
         let full: Vec<Parts> = {
             let open = self.open();
             let calls = open.calls.iter();
             let wanted = calls.filter(|(number, _)| of.is_none_or(|of| of == **number));
             let parts = wanted.map(|(_, call)| &call.parts);
-            parts.filter(|parts| parts.is_full()).cloned().collect()
+            let full = parts.filter(|parts| is_waited_for(parts));
+            full.cloned().collect()
         };
-        for parts in full {
+        let room = full.iter().map(|parts| async move {
             // An error means that the call is over.
-            let room = parts.sender.reserve().map(drop);
-            match of {
-                Some(_) => room.await,
-                None if parts.is_stalled.load(Ordering::Relaxed) => {}
-                None => {
-                    let is_stalled = timeout(STALL, room).await.is_err();
-                    parts.is_stalled.store(is_stalled, Ordering::Relaxed);
-                }
+            drop(parts.sender.reserve().await);
+        });
+        let room = join_all(room).map(drop);
+        if of.is_some() {
+            return room.await;
+        }
+        if timeout(STALL, room).await.is_err() {
+            for parts in &full {
+                let is_stalled = parts.is_full();
+                parts.is_stalled.store(is_stalled, Ordering::Relaxed);
             }
         }
     }
@@ -747,7 +760,7 @@ impl Drop for Waiting {
                 // The request is never written.
                 return;
             }
-            if self.may_ask {
+            if self.may_ask && self.link.is_single {
                 open.abandon(self.begun.number);
             }
             open.asked_by(self.begun.number)
@@ -787,7 +800,11 @@ impl Open {
 
     /// Marks a call as abandoned: its answer is no longer needed.
     fn abandon(&mut self, number: u64) {
-        self.abandoned.retain(|_, since| since.elapsed() < STOPPED);
+        // Not at each call, because this looks at all abandoned calls.
+        if self.abandoned.len() >= self.prune_at {
+            self.abandoned.retain(|_, since| since.elapsed() < STOPPED);
+            self.prune_at = (2 * self.abandoned.len()).max(MIN_ABANDONED);
+        }
         self.abandoned.insert(number, Instant::now());
     }
 
@@ -884,11 +901,6 @@ fn number(id: &RawValue) -> Option<u64> {
     id.get().parse().ok()
 }
 
-/// Ignores poisoning: each change leaves the value consistent.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use tracing::Level;
@@ -916,7 +928,50 @@ mod tests {
         assert!(!open.ended(3).1);
     }
 
-    fn link() -> (Arc<Link>, mpsc::Receiver<Line>) {
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_were_abandoned_long_ago_are_forgotten() {
+        let mut open = Open::default();
+        (0..200).for_each(|number| open.abandon(number));
+        tokio::time::advance(STOPPED).await;
+        (200..300).for_each(|number| open.abandon(number));
+        assert_eq!(open.abandoned.len(), 100);
+    }
+
+    /// The server may still send messages for an abandoned call, and some name no call. If several calls may be open, all
+    /// messages that name no call are refused, so abandoned calls need not be known.
+    #[tokio::test]
+    async fn an_abandoned_call_counts_only_if_at_most_one_call_is_open() {
+        for is_single in [true, false] {
+            let (link, _lines) = link(is_single);
+            let own = ("1".into(), None);
+            let waiting = link.begin(own, call(true).parts, HeaderMap::new());
+            drop(waiting.unwrap());
+            assert_eq!(link.open().abandoned.len(), usize::from(is_single));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_full_calls_are_waited_for_at_the_same_time() {
+        let (link, _lines) = link(false);
+        let mut receivers = Vec::new();
+        for number in 0..3 {
+            let (sender, receiver) = mpsc::channel(1);
+            let mut call = call(true);
+            call.parts.sender = sender;
+            assert!(link.part(&call, Bytes::new(), false));
+            link.open().calls.insert(number, call);
+            receivers.push(receiver);
+        }
+        let begun = Instant::now();
+        link.until_room(None).await;
+        assert!(begun.elapsed() >= STALL && begun.elapsed() < 2 * STALL);
+        // While there is no room, nobody waits for them again.
+        link.until_room(None).await;
+        assert!(begun.elapsed() < 2 * STALL);
+        assert!(receivers.iter_mut().all(|it| it.try_recv().is_ok()));
+    }
+
+    fn link(is_single: bool) -> (Arc<Link>, mpsc::Receiver<Line>) {
         let (input, lines) = mpsc::channel(8);
         let limit = || LogLimits::default().limit(Level::WARN, "more");
         let log = Log {
@@ -930,14 +985,14 @@ mod tests {
             unusable: IntGauge::new("unusable", "unusable").unwrap(),
             left_out: Mutex::default(),
         };
-        let link = Link::new(input, true, Arc::default(), Arc::new(log));
+        let link = Link::new(input, is_single, Arc::default(), Arc::new(log));
         (Arc::new(link), lines)
     }
 
     /// A list that the server never answers must not keep it from asking.
     #[tokio::test]
     async fn a_late_request_of_the_bridge_does_not_keep_the_server_from_asking() {
-        let (link, mut lines) = link();
+        let (link, mut lines) = link(true);
         let mut asked = Box::pin(link.ask("tools/list", "{}"));
         assert!((&mut asked).now_or_never().is_none());
         let line = lines.try_recv().unwrap();
@@ -951,7 +1006,7 @@ mod tests {
     /// Otherwise the client waits for a question that the server has withdrawn.
     #[test]
     fn a_question_whose_cancel_is_lost_stays_open() {
-        let (link, _lines) = link();
+        let (link, _lines) = link(true);
         let (sender, mut parts) = mpsc::channel(1);
         let mut call = call(true);
         call.parts.sender = sender;

@@ -21,7 +21,7 @@ use crate::state::Lagged;
 /// The limits of messages that are passed on to other bridges: their number, and the bytes of each.
 const PASSED_PER_MINUTE: [Limit; 1] = [Limit::new(6_000, Window::Minute)];
 const LARGEST_PASSED: usize = 256 << 10;
-/// Makes the other bridges read the lists of their session with the server again.
+/// Makes the other bridges read all lists of their session with the server again, not only the tools.
 const LIST_CHANGED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
 // === impl AttachedBinding ===

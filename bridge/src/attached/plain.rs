@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{self, JsonRpc, RpcBody, result};
-use a2abus_plugin::{Hint, Kind, Text, decode};
+use a2abus_plugin::{Kind, Text};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
@@ -20,15 +20,16 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{Request, unlimited};
+use super::ask::{Request, json_rpc};
 use super::health::Health;
-use super::link::{Log, Part, Parts, lock};
+use super::link::{Log, Part, Parts};
 use super::version;
 use super::web::{SendError, Web, error_text, is_refusal, messages, no_answer, refused};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AttachProtocol;
 use crate::http::messages::Messages;
+use crate::lock::lock;
 use crate::registry::Registry;
 use crate::registry::card::Card;
 use crate::tasks::model::TASK_NOT_FOUND;
@@ -83,7 +84,7 @@ const AGAIN: [Duration; 3] = [
     Duration::from_millis(400),
     Duration::from_millis(1_500),
 ];
-/// The time limit for notifications and for reading the card.
+/// The time limit for notifications and for reading the card, and the longest one of a poll.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pauses between polls of an unfinished task.
 const POLL_PAUSES: [Duration; 4] = [
@@ -92,6 +93,8 @@ const POLL_PAUSES: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(3),
 ];
+/// The shortest time limit of a poll.
+const MIN_POLL: Duration = Duration::from_secs(1);
 /// The longest time before an unchanged state is published again.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How often to read the card and to check whether the server can be reached.
@@ -237,6 +240,9 @@ impl Plain {
         let (mut shown, mut shown_at) = (shown, Instant::now());
         let mut pauses = POLL_PAUSES.into_iter();
         let mut pause = Duration::ZERO;
+        // A poll that hangs must not delay the states of the task for too long.
+        let shortest = keep_alive.max(MIN_POLL);
+        let mut limit = shortest;
         loop {
             pause = pauses.next().unwrap_or(pause).min(keep_alive);
             sleep(jittered(pause)).await;
@@ -245,7 +251,11 @@ impl Plain {
                 let response = self.web.post(ask.clone(), headers).await.ok()?;
                 messages(response).next().await.ok()?
             };
-            let Ok(Some(answer)) = timeout(REQUEST_TIMEOUT, poll).await else {
+            let begun = Instant::now();
+            let polled = timeout(limit, poll).await;
+            // If the server is slow, the next poll gets more time.
+            limit = (2 * begun.elapsed()).clamp(shortest, REQUEST_TIMEOUT);
+            let Ok(Some(answer)) = polled else {
                 continue;
             };
             let Some(now) = as_answer(&answer, &posted.request.id, is_1_0) else {
@@ -274,12 +284,7 @@ impl Plain {
         let version = self.single_version();
         let translated = version.and_then(|version| version::request(&body, method, version));
         let body = translated.unwrap_or(body);
-        let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
-        let message = unit
-            .ok()
-            .and_then(Result::ok)
-            .and_then(|unit| unit.json_rpc);
-        let header = message.and_then(|message| version_header(message.dialect));
+        let header = json_rpc(&body).and_then(|message| version_header(message.dialect));
         let headers = header.into_iter().collect();
         let posted = timeout(REQUEST_TIMEOUT, self.web.post(body, headers)).await;
         match posted.map(|posted| posted.map(|response| response.status())) {
@@ -492,8 +497,8 @@ fn posted<'a>(request: &'a Request, parts: &'a Parts, single: Option<Dialect>) -
     };
     let translated = single.and_then(|version| {
         let body = version::request(&request.body, &request.method, version)?;
-        let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
-        Some((body, unit.ok()?.ok()?.json_rpc?))
+        let message = json_rpc(&body)?;
+        Some((body, message))
     });
     if let Some((body, message)) = translated {
         posted.translated_from = Some(match message.dialect {
@@ -545,11 +550,7 @@ fn version_header(dialect: Dialect) -> Option<(HeaderName, HeaderValue)> {
 
 /// The kind of a message in the response to this request.
 fn kind_of(message: &Bytes, request: &JsonRpc) -> MessageKind {
-    let unit = decode(message, &Hint::default(), &unlimited()).into_only();
-    let Ok(Ok(unit)) = unit else {
-        return MessageKind::Strange;
-    };
-    let Some(decoded) = unit.json_rpc else {
+    let Some(decoded) = json_rpc(message) else {
         return MessageKind::Strange;
     };
     let id = |of: &JsonRpc| of.id.as_ref().map(|id| id.token().clone());
@@ -629,8 +630,7 @@ mod tests {
 
     fn request(method: &str) -> JsonRpc {
         let body = format!(r#"{{"jsonrpc":"2.0","id":"a","method":"{method}","params":{{}}}}"#);
-        let unit = decode(&Bytes::from(body), &Hint::default(), &unlimited());
-        unit.into_only().unwrap().unwrap().json_rpc.unwrap()
+        json_rpc(&Bytes::from(body)).unwrap()
     }
 
     fn action(message: &str, method: &str) -> &'static str {

@@ -23,10 +23,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, MAX_MESSAGE, QUEUE, RunEnd, START, profile};
-use super::link::{Disconnected, Line, Link, Log, lock};
+use super::link::{Disconnected, Line, Link, Log};
 use super::members::{WithMeta, WithParams};
 use crate::config::TextOrSecret;
 use crate::lines::{Lines, on_one_line};
+use crate::lock::lock;
 use crate::object::{self, present};
 
 /// A program and how to start it.
@@ -53,9 +54,26 @@ const ENVIRONMENT: [&str; 9] = [
 /// The program and all processes that it has started. Dropping it kills those that are left.
 struct Group(Option<Pid>);
 
+/// The process groups of all programs. When the bridge exits at once, no destructor runs, so it kills them itself.
+static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Kills all programs and the processes that they have started, before the process exits at once.
+pub(crate) fn kill_programs() {
+    for group in lock(&GROUPS).iter() {
+        // An error means that all are gone already.
+        let _ = kill_process_group(*group, Signal::KILL);
+    }
+}
+
 // === impl Group ===
 
 impl Group {
+    fn of(child: &Child) -> Self {
+        let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        lock(&GROUPS).extend(group);
+        Self(group)
+    }
+
     fn signal(&self, signal: Signal) {
         // An error means that all are gone already.
         let _ = self.0.map(|group| kill_process_group(group, signal));
@@ -65,6 +83,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
+        lock(&GROUPS).retain(|group| Some(*group) != self.0);
     }
 }
 
@@ -77,7 +96,7 @@ impl Program {
             Ok(child) => child,
             Err(why) => return RunEnd::Failed(why, false),
         };
-        let group = Group(child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)));
+        let group = Group::of(&child);
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return RunEnd::Failed("it has no pipes".to_owned(), false);

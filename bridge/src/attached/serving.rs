@@ -2,7 +2,7 @@
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::jsonrpc;
@@ -23,6 +23,7 @@ use crate::calls::CallError;
 use crate::calls::callid::logged_id;
 use crate::calls::failure::{self, Failure};
 use crate::config::AttachProtocol;
+use crate::lock::lock;
 use crate::pipeline::held::Held;
 use crate::results::{Claim, KeyState};
 
@@ -64,10 +65,11 @@ impl AttachedBinding {
         let claim = claim.filter(|_| self.is_recorded(&request));
         let begun = async {
             let (key, claim) = claim.as_ref()?;
-            self.begun_before(&request, (key, claim), &deadlines).await
+            self.begun_before(&request, (key, claim), &deadlines, LATE)
+                .await
         };
         let begun = cancelled.run_until_cancelled(begun.boxed()).await;
-        self.leave(&request.id, number);
+        self.running().leave(&request.id, number);
         match begun {
             Some(Some(answer)) => self.publish(&request, answer, &held).await,
             Some(None) => {
@@ -96,17 +98,38 @@ impl AttachedBinding {
         !is_repeatable
     }
 
-    /// The answer to a request that was begun before; `None` if no such execution is recorded.
+    /// The answer to a request that was begun before, or else this error.
+    async fn begun_or(
+        &self,
+        failure: Failure,
+        request: &Request,
+        claim: Option<&(String, Claim)>,
+        deadlines: &Deadlines,
+    ) -> Answer {
+        let begun = match claim {
+            Some((key, claim)) => {
+                let why = failure.message();
+                Box::pin(self.begun_before(request, (key, claim), deadlines, why)).await
+            }
+            None => None,
+        };
+        begun.unwrap_or_else(|| Answer::failed(&failure, &request.recipient()))
+    }
+
+    /// The answer to a request that was begun before; `None` if no such execution is recorded. `why` says why it is not
+    /// executed now.
     async fn begun_before(
         &self,
         request: &Request,
         (key, claim): (&str, &Claim),
         deadlines: &Deadlines,
+        why: &str,
     ) -> Option<Answer> {
         let failed = |failure: Failure| Some(Answer::failed(&failure, &request.recipient()));
-        let read = timeout_at(deadlines.next(), self.results.latest_state(key, claim)).await;
-        let Ok(Ok(mut state)) = read else {
-            return failed(unread("the request arrived after its deadline"));
+        // Reading the log has its own time limit: the deadline may have passed already.
+        let Ok(mut state) = self.results.latest_state(key, claim).await else {
+            // It may have been executed before.
+            return failed(unread(why));
         };
         loop {
             match state {
@@ -155,7 +178,7 @@ impl AttachedBinding {
         let claim = request.claim(deadlines.last - Instant::now());
         let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
         let answer = cancelled.run_until_cancelled(answered).await;
-        self.leave(&request.id, number);
+        self.running().leave(&request.id, number);
         match answer {
             Some(answer) => self.publish(&request, answer, &held).await,
             None => {
@@ -210,9 +233,16 @@ impl AttachedBinding {
                     return Answer::from(jsonrpc::result(&request.id, up.profile.get()));
                 }
                 if request.is_a2a() {
-                    match tool_call::request(request, &up.link.tools()) {
-                        Ok(call) => tool_call = Some(call),
+                    let sent = match tool_call::sent(&request.method, &request.body) {
+                        Ok(sent) => sent,
                         Err(failure) => return failed(failure),
+                    };
+                    match tool_call::request(request, sent, &up.link.tools()) {
+                        Ok(call) => tool_call = Some(call),
+                        // The server may have had the tool when the request was delivered before.
+                        Err(failure) => {
+                            return self.begun_or(failure, request, claim, deadlines).await;
+                        }
                     }
                 }
                 let request = tool_call.as_ref().unwrap_or(request);
@@ -240,24 +270,12 @@ impl AttachedBinding {
         claim: Option<&(String, Claim)>,
         deadlines: &Deadlines,
     ) -> Result<Arc<RunningServer>, Answer> {
-        let until = deadlines.next();
-        let failure = match timeout_at(until, server.lifecycle.up()).await {
+        let failure = match timeout_at(deadlines.next(), server.lifecycle.up()).await {
             Ok(Ok(up)) => return Ok(up),
             Ok(Err(failure)) => failure,
             Err(_) => late("its server did not start in time"),
         };
-        let Some((key, claim)) = claim else {
-            return Err(Answer::failed(&failure, &request.recipient()));
-        };
-        let failure = match timeout_at(until, self.results.latest_state(key, claim)).await {
-            Ok(Ok(Some(_))) => {
-                return Err(Box::pin(self.once(request, (key, claim), deadlines)).await);
-            }
-            Ok(Ok(None)) => failure,
-            // It may have been executed before.
-            Ok(Err(_)) | Err(_) => unread(failure.message()),
-        };
-        Err(Answer::failed(&failure, &request.recipient()))
+        Err(self.begun_or(failure, request, claim, deadlines).await)
     }
 
     /// The answer to a request that must be executed only once, however often it is delivered.
@@ -326,6 +344,8 @@ impl AttachedBinding {
 
     /// The server's answer. Messages that precede it are published meanwhile.
     async fn worked(&self, request: &Request, deadlines: &Deadlines) -> CallResult {
+        let identity = request.identity.as_ref();
+        self.running().execute(&request.id, identity);
         let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {
             sender,
@@ -410,7 +430,7 @@ impl Deadlines {
     }
 
     fn next(&self) -> Instant {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.next)
     }
 
     /// Moves the deadline after a message that precedes the answer. The answer to a question may take as long as the
@@ -421,7 +441,7 @@ impl Deadlines {
         } else {
             self.last.min(Instant::now() + self.between_parts)
         };
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         *next = extended.max(*next);
     }
 
@@ -471,9 +491,12 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
 /// Why calls fail when their program or session has ended.
 const GONE: &str = "the server of this agent exited, or its session ended, during the request, which may have been executed";
 
+/// Why a request is not executed now, if the log cannot tell whether it was executed before.
+const LATE: &str = "the request arrived after its deadline";
 /// Why a request did not reach the server.
 const BUSY: &str = "the agent is busy with other requests";
-/// Requests that may be repeated leave no record, so nobody knows whether they were executed before.
+/// The error of a request that arrived after its deadline. Requests that may be repeated leave no record, so nobody knows
+/// whether they were executed before.
 const EXPIRED: &str = "the request arrived after its deadline, so it is not executed now; no earlier execution of it is recorded";
 
 fn late(why: &str) -> Failure {

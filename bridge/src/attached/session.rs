@@ -7,6 +7,7 @@
 //!
 //! Source: docs/protocols/mcp.md §11.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,8 +21,8 @@ use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
-use tokio::time::{Timeout, sleep, timeout};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, Timeout, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::lifecycle::{INITIALIZED, Lifecycle, QUEUE, RunEnd, profile};
@@ -84,6 +85,11 @@ const PAUSES: [Duration; 3] = [
     Duration::from_secs(4),
     Duration::from_secs(15),
 ];
+/// After a GET stream of this length, the bridge may miss changes until the next one is open.
+const LONG_STREAM: Duration = Duration::from_secs(10);
+/// The shortest time between two reads of the lists because changes may have been missed. Some proxies end every stream
+/// that is idle for a minute.
+const MISSED_PAUSE: Duration = Duration::from_secs(300);
 /// How long to wait for the answer to a cancelled call, which shows that the server is done with it.
 const PARTING: Duration = Duration::from_secs(2);
 /// Maximum number of cancelled calls whose answers are awaited.
@@ -175,6 +181,16 @@ impl Session {
                 "it answered notifications/initialized with HTTP {status}"
             )),
         }
+    }
+}
+
+/// Calls `reread` when changes may have been missed, but at most once per [`MISSED_PAUSE`].
+async fn reread_after(missed: &Notify, reread: impl Fn()) -> Infallible {
+    loop {
+        // A notification that arrives during the pause is kept until its end.
+        missed.notified().await;
+        reread();
+        sleep(MISSED_PAUSE).await;
     }
 }
 
@@ -380,8 +396,18 @@ impl<'s> Running<'s> {
         }
     }
 
-    /// Reads the GET stream, for messages that belong to no request. Returns why the session has ended.
+    /// Reads the GET stream, and the lists after changes that may have been missed. Returns why the session has ended.
     async fn listen(&self) -> SessionEnd {
+        let missed = Notify::new();
+        tokio::select! {
+            end = self.read_stream(&missed) => end,
+            never = reread_after(&missed, || self.link.reread_lists()) => match never {},
+        }
+    }
+
+    /// Reads the GET stream, for messages that belong to no request. Each time it opens after changes may have been
+    /// missed, `missed` is notified. Returns why the session has ended.
+    async fn read_stream(&self, missed: &Notify) -> SessionEnd {
         let mut failed = 0;
         let (mut is_refused, mut has_missed) = (false, false);
         loop {
@@ -395,8 +421,9 @@ impl<'s> Running<'s> {
                         }
                         is_refused = false;
                         if has_missed {
-                            self.link.reread_lists();
+                            missed.notify_one();
                         }
+                        let opened = Instant::now();
                         has_missed = loop {
                             match messages.next().await {
                                 Ok(Some(message)) => {
@@ -404,10 +431,14 @@ impl<'s> Running<'s> {
                                     self.link.until_room(None).await;
                                     let _answered = self.link.receive(&message, None);
                                 }
-                                Ok(None) => break false,
+                                // Some servers end every stream at once, because they send nothing on it.
+                                Ok(None) => break opened.elapsed() > LONG_STREAM,
                                 Err(_) => break true,
                             }
                         };
+                        if opened.elapsed() > LONG_STREAM {
+                            failed = 0;
+                        }
                     }
                     status => {
                         if status == StatusCode::NOT_FOUND {
@@ -481,5 +512,34 @@ impl<'s> Running<'s> {
         headers.insert(http::header::ACCEPT, accept);
         let web = &self.session.web;
         web.ask(method, web.url().clone(), headers).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::pin::pin;
+
+    use super::*;
+
+    /// A proxy ends the stream every minute.
+    #[tokio::test(start_paused = true)]
+    async fn many_losses_cause_few_reads_and_none_is_forgotten() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let (missed, reads) = (Notify::new(), Cell::new(0));
+        let mut rereading = pin!(reread_after(&missed, || reads.set(reads.get() + 1)));
+        // The next read is due after 5 minutes, then after 10.
+        for (minutes, expected) in [(1, 1), (3, 1), (3, 2)] {
+            for _ in 0..minutes {
+                missed.notify_one();
+                assert!(timeout(MINUTE, rereading.as_mut()).await.is_err());
+            }
+            assert_eq!(reads.get(), expected);
+        }
+        // The stream stays open from now on.
+        for expected in [3, 3] {
+            assert!(timeout(10 * MINUTE, rereading.as_mut()).await.is_err());
+            assert_eq!(reads.get(), expected);
+        }
     }
 }

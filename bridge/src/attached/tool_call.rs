@@ -7,15 +7,15 @@
 //!
 //! Source: docs/protocols/mcp.md §11.
 
+use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc;
-use a2abus_plugin::{Hint, Text, decode};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::ask::{Request, unlimited};
+use super::ask::{Request, json_rpc};
 use super::link::Tools;
 use super::replies::Answer;
 use crate::calls::failure::{Failure, Reason};
@@ -43,11 +43,11 @@ fn sends_message(method: &str) -> bool {
     )
 }
 
-/// The call of a tool that an A2A request stands for.
+/// The message that an A2A request sends, and the id of its context.
 ///
 /// # Errors
-/// When it sends no message, or the message names no tool of the server.
-pub(super) fn request(request: &Request, tools: &Tools) -> Result<Request, Failure> {
+/// When it sends no message, or one that cannot be read. No server executes such a request.
+pub(super) fn sent(method: &str, body: &[u8]) -> Result<(Message, Option<Text>), Failure> {
     #[derive(Deserialize)]
     struct Sent<'a> {
         #[serde(borrow)]
@@ -58,16 +58,28 @@ pub(super) fn request(request: &Request, tools: &Tools) -> Result<Request, Failu
         #[serde(borrow)]
         message: Option<&'a RawValue>,
     }
-    if !sends_message(&request.method) {
+    if !sends_message(method) {
         return Err(Failure::new(Reason::Unsupported, NO_TASKS));
     }
-    let sent: Option<Sent<'_>> = object::from_slice(&request.body).ok();
+    let sent: Option<Sent<'_>> = object::from_slice(body).ok();
     let raw = sent.and_then(|sent| sent.params?.message);
     let raw = raw.ok_or_else(|| Failure::bad_params("message is missing"))?;
     let (message, addressed) = read::message(raw, Sender::Client)
         .map_err(|error| Failure::bad_params(&error.to_string()))?;
     let context = addressed.context_id;
     let context: Option<Text> = context.and_then(|id| serde_json::from_str(id.get()).ok());
+    Ok((message, context))
+}
+
+/// The call of a tool that an A2A request with this message stands for.
+///
+/// # Errors
+/// When the message names no tool of the server.
+pub(super) fn request(
+    request: &Request,
+    (message, context): (Message, Option<Text>),
+    tools: &Tools,
+) -> Result<Request, Failure> {
     let (tool, arguments) = tool_of(&message, tools)?;
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{{"name":{},"arguments":{arguments}}}}}"#,
@@ -75,13 +87,8 @@ pub(super) fn request(request: &Request, tools: &Tools) -> Result<Request, Failu
         Value::from(tool.as_str()),
     );
     let body = Bytes::from(body);
-    let unit = decode(&body, &Hint::default(), &unlimited()).into_only();
-    let call = unit
-        .ok()
-        .and_then(Result::ok)
-        .and_then(|unit| unit.json_rpc);
-    let mut call =
-        call.ok_or_else(|| Failure::bad_params("the message cannot become a call of a tool"))?;
+    let mut call = json_rpc(&body)
+        .ok_or_else(|| Failure::bad_params("the message cannot be converted into a tool call"))?;
     // Errors have the codes that the requester expects.
     call.dialect = request.message.dialect;
     Ok(Request {
@@ -317,3 +324,21 @@ fn data_part(data: &RawValue) -> Part {
 /// The answer to other requests of A2A.
 const NO_TASKS: &str =
     "this agent is an MCP server: of A2A, it takes messages only; send it one, or use tools/call";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log is not asked about such requests: see `AttachedBinding::answered`.
+    #[test]
+    fn requests_that_no_server_executes_are_refused_without_its_tools() {
+        let refused = |method: &str, body: &str| sent(method, body.as_bytes()).unwrap_err();
+        let other = refused("tasks/get", r#"{"params":{"id":"t"}}"#);
+        assert_eq!(other.message(), NO_TASKS);
+        for params in ["{}", r#"{"message":{}}"#, r#"{"message":[]}"#] {
+            let body = format!(r#"{{"params":{params}}}"#);
+            let failure = refused("message/send", &body);
+            assert_eq!(failure.reason(), Reason::InvalidParams, "{params}");
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! two ways: as requests on its topic, and through the log, which the replicas of a bridge share.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::lock::lock;
 use crate::results::containing;
 
 /// The watched resources of one server, across all its runs.
@@ -221,11 +222,8 @@ impl Watched {
         next(&self.updated, || self.resources().updated.pop_first()).await
     }
 
-    // Ignores poisoning: each change leaves the sets consistent.
     fn resources(&self) -> MutexGuard<'_, Resources> {
-        self.resources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.resources)
     }
 }
 

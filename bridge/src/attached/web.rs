@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use a2abus_executor::{Client, ClientError, ClientOptions, NoResponse};
 use a2abus_models::a2e_workflow::target::ApiBase;
@@ -17,6 +17,7 @@ use super::lifecycle::MAX_MESSAGE;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::TextOrSecret;
 use crate::http::messages::Messages;
+use crate::lock::lock;
 
 /// The server at one URL.
 pub(super) struct Web {
@@ -166,7 +167,7 @@ impl Web {
     }
 
     fn headers(&self) -> MutexGuard<'_, Option<HeaderMap>> {
-        self.headers.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.headers)
     }
 
     pub(super) fn url(&self) -> &Uri {

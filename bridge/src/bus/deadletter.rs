@@ -1,8 +1,9 @@
 //! Messages that cannot be delivered, stored with the reason.
 //!
 //! A dead letter has the original body, key and headers, unchanged except for secrets and reply tokens, and headers
-//! that begin with `bus-dlq-`. It can be read, repaired and sent again. Each one is counted, and logged with a rate
-//! limit. Source: docs/design.md §6.
+//! that begin with `bus-dlq-`. Some of these hold what the bus of the dead letter cannot carry: NATS has no keys, no
+//! null bodies, and only headers of visible ASCII. A dead letter can be read, repaired and sent again. Each one is
+//! counted, and logged with a rate limit. Source: docs/design.md §6.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,13 +11,16 @@ use std::time::SystemTime;
 use a2abus_plugin::{Event, Text, extension, redact_secrets};
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
-    Address, Disposition, Guarantee, Headers, Message, Origin, Topic, TransportError,
+    Address, Disposition, Guarantee, Header, Headers, Message, Origin, Topic, TransportError,
     TransportErrorKind,
 };
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use tracing::Level;
 
 use crate::bus::BusId;
+use crate::bus::delivery::Publisher;
 use crate::bus::headers::carries;
 use crate::bus::outbound::{DeadLetter, Outgoing, RoutingError};
 use crate::calls::Calls;
@@ -167,11 +171,20 @@ impl Stage {
     }
 }
 
+/// The prefix of the headers that the bridge adds.
+pub(crate) const PREFIX: &str = "bus-dlq-";
 /// The header that names the removed parts, if the dead-letter topic refused them.
 const OMITTED: &str = "bus-dlq-omitted";
+/// The key of the original in base64, if its dead letter has none.
+const KEY: &str = "bus-dlq-key";
+/// A header of the original that its dead letter cannot have: its name in base64 and, unless it is null, a space and its
+/// value in base64.
+const HEADER: &str = "bus-dlq-header";
+/// Set if the original has a null body, and its dead letter therefore an empty one.
+const NULL: &str = "bus-dlq-null";
 
 fn is_ours(name: &str) -> bool {
-    name.starts_with("bus-dlq-")
+    name.starts_with(PREFIX)
 }
 
 /// The longest detail, in bytes.
@@ -218,7 +231,7 @@ impl DeadLetters {
         let blank_tokens = |bytes: &Bytes| without_tokens(bytes, is_secret);
         let mut message = Message {
             key: original.key.as_ref().map(blank_tokens),
-            headers: self.headers_of(original, blank_tokens),
+            headers: headers_of(self.binding, original, blank_tokens),
             body: body_of(original, body).map(|body| blank_tokens(&redact_secrets(&body))),
         };
         let mut put =
@@ -307,7 +320,7 @@ impl DeadLetters {
             if let Some(suppressed) = self.log.reductions.allow() {
                 tracing::error!(
                     binding = %self.name, topic = %dead_letter.address.topic, %error, suppressed,
-                    "the dead letter is too large for its topic and is stored without its body"
+                    "its topic cannot take the dead letter, which is stored without its body"
                 );
             }
             return Some(self.reduced(dead_letter, error));
@@ -317,20 +330,27 @@ impl DeadLetters {
             tracing::error!(
                 binding = %self.name, topic = %dead_letter.address.topic, agent = dead_letter.agent.as_deref(),
                 call = dead_letter.call.as_deref(), %error, suppressed,
-                "a dead letter is lost, because no JetStream stream stores its topic: create a stream for it"
+                "a dead letter is lost: it was not stored, and core NATS does not store the message either"
             );
         }
         None
     }
 
-    /// A dead letter without its body and the headers of the original, for a topic that refuses it as too large.
+    /// Publishes a dead letter, or its replacement, and waits for the confirmation.
+    pub(crate) async fn store(&self, dead_letter: Outgoing, publisher: &Publisher) {
+        let replacement = |copy, error: &TransportError| self.replacement(copy, error);
+        // `replacement` counts and logs one that is lost.
+        drop(publisher.until_settled(dead_letter, replacement).await);
+    }
+
+    /// A dead letter without its body, its key and the headers of the original, for a topic that cannot take it.
     fn reduced(&self, dead_letter: Outgoing, error: &TransportError) -> Outgoing {
         let mut headers = Headers::new();
         for header in dead_letter
             .message
             .headers
             .iter()
-            .filter(|header| is_ours(&header.name))
+            .filter(|header| is_ours(&header.name) && !is_of_original(&header.name))
         {
             headers.push(
                 header.name.clone(),
@@ -354,22 +374,6 @@ impl DeadLetters {
         }
     }
 
-    /// The headers of the original that the bus of the dead letters can carry, without those of an earlier dead letter.
-    /// `blank_tokens` removes tokens from a value.
-    fn headers_of(&self, original: &Message, blank_tokens: impl Fn(&Bytes) -> Bytes) -> Headers {
-        let mut headers = Headers::new();
-        for header in original.headers.iter() {
-            if is_ours(&header.name) || !carries(self.binding, header) {
-                continue;
-            }
-            match &header.value {
-                Some(value) => headers.push(header.name.clone(), blank_tokens(value)),
-                None => headers.push_null(header.name.clone()),
-            }
-        }
-        headers
-    }
-
     /// The text as a header value: it may quote foreign text, and NATS headers may only contain visible ASCII.
     fn header_text(&self, value: &str) -> Bytes {
         match self.binding {
@@ -381,6 +385,86 @@ impl DeadLetters {
                 Bytes::from(value.chars().map(plain).collect::<String>())
             }
         }
+    }
+}
+
+/// The headers of the original, without those of an earlier dead letter. If the bus of the dead letters cannot carry a
+/// header, the key or a null body, a header of the bridge holds it instead. `blank_tokens` removes
+/// tokens from a value.
+fn headers_of(
+    binding: ProtocolBinding,
+    original: &Message,
+    blank_tokens: impl Fn(&Bytes) -> Bytes,
+) -> Headers {
+    let mut headers = Headers::new();
+    for Header { name, value } in original.headers.iter().filter(|it| !is_ours(&it.name)) {
+        let header = Header {
+            name: name.clone(),
+            value: value.as_ref().map(&blank_tokens),
+        };
+        if carries(binding, &header) {
+            headers.add(header);
+        } else {
+            headers.push(HEADER, packed(&header));
+        }
+    }
+    match binding {
+        ProtocolBinding::Kafka | ProtocolBinding::Memory => {}
+        ProtocolBinding::Nats | ProtocolBinding::Http => {
+            if let Some(key) = &original.key {
+                headers.push(KEY, STANDARD.encode(blank_tokens(key)));
+            }
+            if original.body.is_none() {
+                headers.push(NULL, "true");
+            }
+        }
+    }
+    headers
+}
+
+/// Whether a header of the bridge holds a part of the original.
+fn is_of_original(name: &str) -> bool {
+    matches!(name, KEY | HEADER | NULL)
+}
+
+/// The value of [`HEADER`] for a header.
+fn packed(header: &Header) -> String {
+    let name = STANDARD.encode(header.name.as_bytes());
+    match &header.value {
+        Some(value) => format!("{name} {}", STANDARD.encode(value)),
+        None => name,
+    }
+}
+
+/// The header in a value of [`HEADER`]; `None` if it is damaged.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+fn unpacked(packed: &Bytes) -> Option<Header> {
+    let packed = std::str::from_utf8(packed).ok()?;
+    let (name, value) = match packed.split_once(' ') {
+        Some((name, value)) => (name, Some(value)),
+        None => (packed, None),
+    };
+    let value = value.map(|value| STANDARD.decode(value)).transpose().ok()?;
+    Some(Header {
+        name: Text::from_utf8(&STANDARD.decode(name).ok()?)?,
+        value: value.map(Bytes::from),
+    })
+}
+
+/// The message of a dead letter as it was: the inverse of [`headers_of`].
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) fn original_of(dead_letter: &Message) -> Message {
+    let ours = |name: &str| dead_letter.headers.get(name);
+    let key = ours(KEY).and_then(|key| STANDARD.decode(key).ok());
+    let original = |header: &Header| match header.name.as_str() {
+        HEADER => unpacked(header.value.as_ref()?),
+        name => (!is_ours(name)).then(|| header.clone()),
+    };
+    let headers: Vec<Header> = dead_letter.headers.iter().filter_map(original).collect();
+    Message {
+        key: key.map(Bytes::from).or_else(|| dead_letter.key.clone()),
+        headers: Headers::from(headers),
+        body: dead_letter.body.clone().filter(|_| ours(NULL).is_none()),
     }
 }
 
@@ -414,4 +498,43 @@ fn cut(detail: &str) -> &str {
         .rev()
         .find(|end| detail.is_char_boundary(*end));
     detail.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_letter_on_nats_holds_what_nats_cannot_carry() {
+        let mut headers = Headers::new();
+        headers.push("traceparent", "t");
+        headers.push("bytes", vec![0xfe_u8]);
+        headers.push("a name", "\u{e9}");
+        headers.push_null("null");
+        let original = Message {
+            key: Some(Bytes::from_static(b"\xff")),
+            headers: headers.clone(),
+            body: None,
+        };
+        let written = |binding| headers_of(binding, &original, Bytes::clone);
+        assert_eq!(written(ProtocolBinding::Kafka), headers);
+        let nats = ProtocolBinding::Nats;
+        let headers = written(nats);
+        assert!(headers.iter().all(|header| carries(nats, header)));
+        let dead_letter = Message {
+            key: None,
+            headers,
+            body: Some(Bytes::new()),
+        };
+        assert_eq!(original_of(&dead_letter), original);
+    }
+
+    #[test]
+    fn headers_of_an_earlier_dead_letter_are_not_those_of_the_original() {
+        let mut original = Message::plain("a message");
+        original.headers.push(KEY, STANDARD.encode("forged"));
+        let headers = headers_of(ProtocolBinding::Nats, &original, Bytes::clone);
+        assert!(headers.is_empty());
+    }
 }

@@ -13,7 +13,10 @@
 //! again, and then all copies are sent at full speed.
 
 mod destinations;
+#[cfg(test)]
+mod tests;
 
+use std::future::pending;
 use std::sync::Arc;
 
 use a2abus_transports::content_mode::ProtocolBinding;
@@ -28,7 +31,7 @@ use crate::bus::BusId;
 use crate::bus::line::Turn;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
-use destinations::{Destination, Probe, WaitPolicy, needs_repair};
+use destinations::{Destination, Probe, SendGuard, WaitPolicy, needs_repair};
 
 pub(crate) use destinations::{BACKOFF, jittered};
 
@@ -46,6 +49,16 @@ pub enum FailureAction {
     Hold,
     /// It can never be delivered: send its dead letter, or fail its call.
     Refuse,
+}
+
+/// The result of sending a copy until it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Confirmed,
+    /// The copy was no longer wanted when an attempt was due.
+    NotWanted,
+    /// It may have been sent, and must not be sent again ([`Publisher::must_not_repeat`]).
+    Unknown,
 }
 
 // === impl Publisher ===
@@ -188,7 +201,8 @@ impl Publisher {
         self.until_confirmed_if(copy, || true).await.map(drop)
     }
 
-    /// The same, while the copy is wanted. Returns `false` if it was no longer wanted before an attempt.
+    /// The same, while the copy is wanted. Returns `false` if it was no longer wanted before an attempt. A request on core
+    /// NATS that may have been sent counts as confirmed: its answer shows whether it has arrived, or its deadline passes.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -197,11 +211,15 @@ impl Publisher {
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
     ) -> Result<bool, TransportError> {
-        self.send_while(copy, (WaitPolicy::of(copy), None), is_wanted, || ())
-            .await
+        let how = (WaitPolicy::of(copy), None, None);
+        match self.send_while(copy, how, is_wanted, || ()).await? {
+            Sent::Confirmed | Sent::Unknown => Ok(true),
+            Sent::NotWanted => Ok(false),
+        }
     }
 
-    /// As [`Publisher::until_confirmed`]. Before each attempt, waits for the turn of the copy in its line, if it has one.
+    /// As [`Publisher::until_confirmed`]. Before each attempt, waits for the turn of the copy in its line, if it has one. A
+    /// request on core NATS that may have been sent counts as confirmed.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -210,9 +228,9 @@ impl Publisher {
         copy: &Outgoing,
         place: Option<&Turn>,
     ) -> Result<(), TransportError> {
-        let policy = WaitPolicy::of(copy);
+        let how = (WaitPolicy::of(copy), place, None);
         let handed_over = || place.into_iter().for_each(Turn::handed_over);
-        self.send_while(copy, (policy, place), || true, handed_over)
+        self.send_while(copy, how, || true, handed_over)
             .await
             .map(drop)
     }
@@ -244,48 +262,48 @@ impl Publisher {
         copy: &Outgoing,
         handed_over: impl Fn(),
     ) -> Result<(), TransportError> {
-        let policy = WaitPolicy::UntilRefused;
-        self.send_while(copy, (policy, None), || true, handed_over)
-            .await
-            .map(drop)
+        // Nothing else reports that it is not published: the caller may have other copies, or have disconnected.
+        let interest = self.destinations.interest(copy);
+        let how = (WaitPolicy::UntilRefused, None, Some(interest));
+        match self.send_while(copy, how, || true, handed_over).await? {
+            Sent::Confirmed | Sent::NotWanted => Ok(()),
+            Sent::Unknown => pending().await,
+        }
     }
 
     async fn send_while(
         &self,
         copy: &Outgoing,
-        (wait_policy, place): (WaitPolicy, Option<&Turn>),
+        (wait_policy, place, mut interest): (WaitPolicy, Option<&Turn>, Option<SendGuard<'_>>),
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
-    ) -> Result<bool, TransportError> {
+    ) -> Result<Sent, TransportError> {
         let (destinations, destination) = (&self.destinations, Destination::of(copy));
-        let mut interest = destinations.interest(copy);
         let mut held: Option<Holder> = None;
         loop {
-            if wait_policy == WaitPolicy::UntilRefused && interest.unreported.is_none() {
-                // The reason to report if it is given up while it waits for its turn.
-                interest.unreported = destinations.known_failure(copy);
-            }
-            let turn = || destinations.turn(&destination, copy.named_by, wait_policy);
+            let turn = || destinations.turn(&destination, copy.named_by, wait_policy, &is_wanted);
             let probe = match place {
                 None => turn().await,
                 Some(place) => place.come_with(turn).await,
             };
             if !is_wanted() {
-                return Ok(false);
+                return Ok(Sent::NotWanted);
             }
             let Err((error, is_handed_over)) = self.attempt(copy, &handed_over).await else {
-                interest.unreported = None;
+                interest.into_iter().for_each(SendGuard::done);
                 self.works(probe, &destination, wait_policy);
-                return Ok(true);
+                return Ok(Sent::Confirmed);
             };
-            if wait_policy == WaitPolicy::UntilRefused {
-                if is_handed_over && self.must_not_repeat(copy) {
-                    interest.unreported = None;
-                    return unconfirmed((probe, held)).await;
+            if is_handed_over && self.must_not_repeat(copy) {
+                interest.into_iter().for_each(SendGuard::done);
+                if let Some(probe) = probe {
+                    drop(probe.failed(&error));
                 }
-                // Refused copies of bindings become dead letters, which are logged. Nothing else reports this one: the
-                // caller may have other copies, or have disconnected.
-                interest.unreported = Some(error.clone());
+                self.unconfirmed(copy, &error);
+                return Ok(Sent::Unknown);
+            }
+            if let Some(interest) = &mut interest {
+                interest.failed(&error);
             }
             match (self.action_at_destination(copy, &error), probe) {
                 (FailureAction::Refuse, probe) => {
@@ -323,12 +341,18 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether a copy may have been sent although that is not confirmed, and the agent would execute it twice. Core NATS
-    /// does not recognise a request that is sent again, and the caller still waits for the answer to the first.
-    fn must_not_repeat(&self, copy: &Outgoing) -> bool {
+    /// Whether a copy that the bus has accepted into its queue, but not confirmed, must not be sent again: it may have
+    /// arrived, and the agent would execute it twice. Core NATS does not recognise a request that is sent again, and the
+    /// caller still waits for the answer to the first.
+    pub(crate) fn must_not_repeat(&self, copy: &Outgoing) -> bool {
         let bus = self.outbound.buses().get(copy.bus);
         let is_nats = bus.is_some_and(|bus| bus.transport.binding() == ProtocolBinding::Nats);
         copy.is_awaited && is_nats && copy.address.guarantee == Guarantee::Default
+    }
+
+    /// Counts and logs a copy that [`Publisher::must_not_repeat`] and that its bus has not confirmed.
+    pub(crate) fn unconfirmed(&self, copy: &Outgoing, error: &TransportError) {
+        self.destinations.unconfirmed(copy, error);
     }
 
     /// Records that a destination works, if the copy was a probe, or was sent although the destination may fail.
@@ -347,16 +371,7 @@ impl Publisher {
     }
 }
 
-/// Never ends. Others probe the destination meanwhile.
-async fn unconfirmed<T>(probing: (Option<Probe>, Option<Holder>)) -> T {
-    drop(probing);
-    std::future::pending().await
-}
-
 /// Whether the bus answered with a refusal.
 fn is_refusal(error: &TransportError) -> bool {
-    match error.kind() {
-        TransportErrorKind::Other => true,
-        kind => kind.disposition() == Disposition::Pause,
-    }
+    needs_repair(error) || error.kind() == TransportErrorKind::Other
 }

@@ -24,11 +24,16 @@ pub(crate) struct PassedHeaders {
     globs: GlobSet,
 }
 
+/// The header that counts the routes that a payload of an unknown format has passed.
+pub(crate) const PASSED_HOPS: &str = "bus-hops";
 /// The header that a request may have several times.
 const TRACE_STATE: &str = "tracestate";
 /// The prefixes of headers that are never kept, in any case: those of CloudEvents on each transport, of Spring for
 /// Kafka, of the NATS server, and of the bridge.
-const RESERVED: [&str; 5] = ["ce_", "ce-", "kafka_", "nats-", "bus-"];
+const RESERVED: [&str; 5] = [ATTRIBUTE, ATTRIBUTE_ON_NATS, "kafka_", "nats-", "bus-"];
+/// The prefix of the attributes of CloudEvents on Kafka and in memory, and that on NATS and HTTP.
+const ATTRIBUTE: &str = "ce_";
+const ATTRIBUTE_ON_NATS: &str = "ce-";
 /// Maximum number of headers that a message keeps.
 const MAX_HEADERS: usize = 64;
 /// Maximum number of bytes in their names and values.
@@ -90,15 +95,33 @@ impl PassedHeaders {
     }
 
     fn passes(&self, name: &str) -> bool {
-        let begins_with = |prefix: &str| {
-            let start = name.get(..prefix.len());
-            start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-        };
         let is_listed = self.names.iter().any(|it| it.eq_ignore_ascii_case(name))
-            || self.prefixes.iter().any(|prefix| begins_with(prefix))
+            || self.prefixes.iter().any(|prefix| begins_with(name, prefix))
             || (!self.globs.is_empty() && self.globs.is_match(name));
-        is_listed && !RESERVED.iter().any(|prefix| begins_with(prefix))
+        is_listed && !RESERVED.iter().any(|prefix| begins_with(name, prefix))
     }
+}
+
+/// Whether the name of a header begins with a prefix, in any case.
+fn begins_with(name: &str, prefix: &str) -> bool {
+    let start = name.get(..prefix.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+}
+
+/// Whether a header is an attribute of CloudEvents on any bus.
+#[must_use]
+pub(crate) fn is_attribute(name: &str) -> bool {
+    begins_with(name, ATTRIBUTE) || begins_with(name, ATTRIBUTE_ON_NATS)
+}
+
+/// Whether a header is an attribute of CloudEvents on a bus of this kind.
+#[must_use]
+pub(crate) fn is_attribute_on(binding: ProtocolBinding, name: &str) -> bool {
+    let prefix = match binding {
+        ProtocolBinding::Kafka | ProtocolBinding::Memory => ATTRIBUTE,
+        ProtocolBinding::Nats | ProtocolBinding::Http => ATTRIBUTE_ON_NATS,
+    };
+    begins_with(name, prefix)
 }
 
 /// The headers up to the limits. Several `tracestate` headers become one list. Source: W3C Trace Context, section
@@ -139,8 +162,8 @@ pub(crate) fn carries(binding: ProtocolBinding, header: &Header) -> bool {
         ProtocolBinding::Kafka | ProtocolBinding::Memory => true,
         ProtocolBinding::Nats | ProtocolBinding::Http => {
             let name = header.name.as_bytes();
-            let is_token = !name.is_empty() && !name.iter().any(|b| matches!(b, b' ' | b':'));
-            is_token && is_visible(name) && header.value.as_deref().is_some_and(is_visible)
+            let is_token = name.iter().all(|b| matches!(b, b'!'..=b'~') && *b != b':');
+            is_token && !name.is_empty() && header.value.as_deref().is_some_and(is_visible)
         }
     }
 }
@@ -266,6 +289,21 @@ mod tests {
     }
 
     #[test]
+    fn attributes_are_known_on_each_kind_of_bus() {
+        for (name, anywhere, on_kafka, on_nats) in [
+            ("ce_id", true, true, false),
+            ("CE-Id", true, false, true),
+            ("ce", false, false, false),
+            ("x-ce_id", false, false, false),
+        ] {
+            assert_eq!(is_attribute(name), anywhere, "{name}");
+            let on = |binding| is_attribute_on(binding, name);
+            assert_eq!(on(ProtocolBinding::Kafka), on_kafka, "{name}");
+            assert_eq!(on(ProtocolBinding::Nats), on_nats, "{name}");
+        }
+    }
+
+    #[test]
     fn headers_beyond_the_limits_are_dropped() {
         let large = "x".repeat(MAX_BYTES);
         assert_eq!(passed(&["*"], &[("a", &large), ("b", "x")]), ["b"]);
@@ -285,6 +323,7 @@ mod tests {
             ("a", Some("b\r\nNats-Rollup: all"), false),
             ("a", Some("é"), false),
             ("a b", Some("c"), false),
+            ("a\tb", Some("c"), false),
             ("", Some("c"), false),
         ] {
             let header = header(name, value);

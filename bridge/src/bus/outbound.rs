@@ -18,7 +18,7 @@ use crate::bus::{BusId, Buses};
 use crate::calls::callid;
 use crate::names::{Mode, Name};
 use crate::pipeline::adapt::AdaptError;
-use crate::route::{NamedBy, Resolved, RouteError};
+use crate::route::{NamedBy, Resolved, RouteError, next_hops};
 use crate::rules::{AnnouncedRoutes, CurrentRules, Rules, Unrouted};
 use crate::stage;
 
@@ -246,7 +246,7 @@ impl Outbound {
             route: name.clone(),
             cause,
         };
-        let hops = route.next_hops(event).map_err(in_route)?;
+        let hops = next_hops(event, from.rules.max_hops).map_err(in_route)?;
         let mut copies = Vec::with_capacity(route.destinations().len());
         for (index, destination) in route.destinations().iter().enumerate() {
             let answers = index == route.answering();

@@ -57,6 +57,8 @@ pub struct Answer {
     ended: bool,
     /// Set once an agent may have received the request.
     may_have_arrived: Arc<AtomicBool>,
+    /// Whether the request is published here, and not by a binding.
+    pub(super) is_published_here: bool,
     /// Whether the request is JSON-RPC. Other families have no cancel.
     is_rpc: bool,
     /// The cancel for the agent, if the caller disconnects.
@@ -90,7 +92,8 @@ pub(crate) struct Prepared {
     pub(super) copies: Vec<Outgoing>,
 }
 
-/// Counts the calls of one HTTP request that an agent may have received. Clones share the count.
+/// Counts the calls of one HTTP request that an agent may have received, and its notifications: each at least once.
+/// Clones share the count.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SentCalls(Arc<SentCallCounts>);
 
@@ -133,6 +136,7 @@ impl Opened {
             account,
             ended: false,
             may_have_arrived: self.may_have_arrived,
+            is_published_here: false,
             is_rpc: self.is_rpc,
             cancel: self.cancel,
             calls: Arc::clone(calls),
@@ -178,6 +182,11 @@ impl Prepared {
     /// The time that is left for the answer.
     pub(crate) fn time_left(&self) -> Duration {
         self.answer.time_left()
+    }
+
+    /// When the request is no longer sent, because nothing would wait for its answer.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.answer.next_deadline()
     }
 
     /// Publishes it, as [`Calls::call`] does.
@@ -266,6 +275,11 @@ impl Answer {
         self.last_deadline.saturating_duration_since(Instant::now())
     }
 
+    /// The deadline for the next part.
+    fn next_deadline(&self) -> Instant {
+        self.deadline.min(self.last_deadline)
+    }
+
     /// How many parts its caller has received.
     pub(crate) fn consumed(&self) -> u32 {
         self.consumed
@@ -274,6 +288,15 @@ impl Answer {
     /// Starts publishing the request. Copies that the bus accepts without waiting are handed over before this returns.
     /// The rest is published while the answer is awaited, which may arrive before the confirmation.
     pub(super) async fn publish(&mut self, copies: Vec<Outgoing>) -> Result<(), CallError> {
+        if Instant::now() >= self.next_deadline() {
+            let unsent = CallError::Timeout(Box::new(NoAnswer {
+                after: self.timeout,
+                agent: self.cancel.target().cloned().unwrap_or_default(),
+                request: RequestState::Unsent,
+                rejected: None,
+            }));
+            return Err(self.fail(unsent));
+        }
         // When a bus goes down, the calls that are registered by then fail. This call may have been registered a moment
         // later.
         if let Some(cause) = self.unavailable_bus(&copies) {
@@ -301,14 +324,14 @@ impl Answer {
 
     fn unavailable_bus(&self, copies: &[Outgoing]) -> Option<Text> {
         let (calls, buses) = (&self.calls, self.calls.outbound.buses());
-        copies
-            .iter()
-            .find_map(|copy| match &*buses.health(copy.bus)? {
-                Health::Up | Health::Impaired(_) => None,
-                // It may be back at once.
-                Health::Connecting(_) | Health::Down(_) if !calls.is_given_up(copy.bus) => None,
-                Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
-            })
+        // Copies for others wait for their bus.
+        let mut answered = copies.iter().filter(|copy| copy.is_awaited);
+        answered.find_map(|copy| match &*buses.health(copy.bus)? {
+            Health::Up | Health::Impaired(_) => None,
+            // It may be back at once.
+            Health::Connecting(_) | Health::Down(_) if !calls.is_given_up(copy.bus) => None,
+            Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
+        })
     }
 
     /// Handles the result of publishing the copy. If that failed, the call fails: the error arrives as a part of the
@@ -386,7 +409,7 @@ impl Answer {
 
     async fn receive(&mut self, until: Option<Instant>) -> Result<Part, CallError> {
         loop {
-            let deadline = self.deadline.min(self.last_deadline);
+            let deadline = self.next_deadline();
             let deadline = until.map_or(deadline, |until| until.min(deadline));
             let wake = self.gap_deadline.map_or(deadline, |gap| gap.min(deadline));
             tokio::select! {
@@ -424,7 +447,7 @@ impl Answer {
                 () = tokio::time::sleep_until(wake.into()) => {
                     let is_over = wake == deadline;
                     // The caller may wait for a shorter time than the call may take.
-                    let is_late = Instant::now() >= self.deadline.min(self.last_deadline);
+                    let is_late = Instant::now() >= self.next_deadline();
                     let released = self.skip_missing(is_late);
                     // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
                     if is_over && released == HandOver::Nothing {
@@ -460,7 +483,7 @@ impl Answer {
                 }
                 skipped = Some(number);
                 let parts = render::released(request, progress);
-                progress.note_missing();
+                progress.note_missing(now);
                 (!parts.is_empty()).then_some(Ok(parts))
             });
         self.gap_deadline = wait_until;
@@ -537,11 +560,10 @@ impl Answer {
     /// The error if no answer has arrived. It names the agent and, if the bus has confirmed the request, its
     /// destination.
     fn timeout_error(&self) -> CallError {
-        let (calls, copies) = (&self.calls, self.cancel.copies());
+        let (calls, copy) = (&self.calls, self.cancel.original());
         let is_published = self.may_have_arrived() && self.publishing.0.is_none();
-        let answering = || copies.iter().filter(|copy| copy.call.is_some());
-        let destinations = || answering().map(|copy| calls.name_of(copy));
-        let cause = || copies.iter().find_map(|copy| calls.why_unpublished(copy));
+        let destination = || copy.map(|copy| calls.name_of(copy)).unwrap_or_default();
+        let cause = || copy.and_then(|copy| calls.why_unpublished(copy));
         CallError::Timeout(Box::new(NoAnswer {
             after: self.timeout,
             agent: self.cancel.target().cloned().unwrap_or_default(),
@@ -556,7 +578,7 @@ impl Answer {
                     parts: self.consumed,
                 }
             } else if is_published {
-                RequestState::Published(destinations().collect::<Vec<_>>().join(", ").into())
+                RequestState::Published(destination().into())
             } else if self.may_have_arrived() {
                 RequestState::Unconfirmed
             } else {
@@ -574,7 +596,12 @@ impl Answer {
     /// request, or that its answer is still wanted.
     fn fail(&mut self, error: CallError) -> CallError {
         self.account.failed(&error);
-        if let CallError::BadAnswer(why) = &error
+        let unusable = match &error {
+            CallError::BadAnswer(why) => Some(why.as_str()),
+            CallError::AnswerDropped => Some("there is no memory for it (calls.budget_bytes)"),
+            _ => None,
+        };
+        if let Some(why) = unusable
             && let Some(suppressed) = self.calls.bad_answers.allow()
         {
             let agent = self.cancel.target().map(Text::as_str);
@@ -640,8 +667,8 @@ impl Answer {
     /// Ends the call, and sends the agent a cancel if it may have received the request. If the request is handed over
     /// right now, its cancel follows it.
     fn cancel(&mut self) {
-        // A caller over HTTP hands its request over itself, so nothing else does it meanwhile.
-        let is_early = self.is_rpc && self.publishing.0.is_none() && !self.may_have_arrived();
+        // A request that is published here is not handed over any more.
+        let is_early = self.is_rpc && !self.is_published_here && !self.may_have_arrived();
         let mut cancel = Some(self.cancel.take());
         if is_early {
             cancel = cancel.and_then(|cancel| self.calls.canceller.keep(cancel));

@@ -23,7 +23,8 @@ pub enum AnswerOutcome {
     Delivered,
     /// It answers a call of this replica that has ended: it is late, or a duplicate.
     Late(CallId),
-    /// It answers a call of another replica, which reads this address too.
+    /// It answers a call of another replica that reads this address too, or it is an E2A push for a call of another
+    /// replica, which is not forwarded.
     Foreign(CallId),
     /// It answers a call of another replica, which reads a different address: send it there, then settle.
     Forward(Box<Outgoing>),

@@ -2,6 +2,7 @@
 //!
 //! The body takes precedence over the headers, because agents copy the headers of a request to its answer.
 
+use a2abus_models::e2a::Trust;
 use a2abus_plugin::json::{self, BYTE_ORDER_MARK, Reader, Span};
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
 use a2abus_plugin::{
@@ -43,6 +44,8 @@ pub(crate) enum Body {
         kind: Kind,
         /// Its attributes.
         event: Event,
+        /// Whether members that only an E2A server may set count.
+        trust: Trust,
     },
     /// JSON of no family.
     Json,
@@ -66,13 +69,14 @@ pub(crate) fn without_mark(mut document: Bytes) -> Bytes {
     document
 }
 
-/// The units in the body of a message. `event` is the CloudEvent in its headers, if there is one.
-pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Units {
-    let decoded = decode(body, &Hint::default(), limits);
+/// The units in the body of a message. `event` is the CloudEvent in its headers, if there is one; `trust` is the trust
+/// of its reader in E2A records.
+pub(crate) fn units(body: &Bytes, event: Option<&Event>, trust: Trust, limits: &Limits) -> Units {
+    let decoded = decode(body, &hint(trust), limits);
     let units: Units = decoded
         .into_iter()
         .map(|unit| match unit {
-            Ok(unit) => AnswerUnit::of_unit(unit, event, limits),
+            Ok(unit) => AnswerUnit::of_unit(unit, event, trust, limits),
             Err(refused) => AnswerUnit::of_refused(refused, event, limits),
         })
         .collect();
@@ -89,6 +93,13 @@ pub(crate) fn units(body: &Bytes, event: Option<&Event>, limits: &Limits) -> Uni
         }]);
     }
     units
+}
+
+/// An answer may be of any family, whichever its reader declares.
+fn hint(trust: Trust) -> Hint {
+    let mut hint = Hint::default();
+    hint.e2a_trusted = trust == Trust::Trusted;
+    hint
 }
 
 /// The members in which answers of any family repeat the id of their request: JSON-RPC, A2E messages, E2A, and
@@ -186,7 +197,7 @@ impl AnswerUnit {
         }
     }
 
-    fn of_unit(unit: Unit, event: Option<&Event>, limits: &Limits) -> Self {
+    fn of_unit(unit: Unit, event: Option<&Event>, trust: Trust, limits: &Limits) -> Self {
         let (index, family) = (unit.index, unit.detection.family);
         if let Some(message) = unit.json_rpc {
             return Self {
@@ -205,7 +216,7 @@ impl AnswerUnit {
         };
         let mapped = map_unit(unit, &MapOptions::default(), &context);
         if family == Family::CloudEvent {
-            return Self::of_data(index, mapped.bytes, mapped.event, limits);
+            return Self::of_data(index, mapped.bytes, mapped.event, trust, limits);
         }
         Self {
             index,
@@ -215,18 +226,19 @@ impl AnswerUnit {
                 family,
                 kind: mapped.kind,
                 event: mapped.event,
+                trust,
             },
             event: event.cloned(),
         }
     }
 
     /// The unit of a CloudEvent in structured mode: its data decide what it is.
-    fn of_data(index: usize, whole: Bytes, event: Event, limits: &Limits) -> Self {
+    fn of_data(index: usize, whole: Bytes, event: Event, trust: Trust, limits: &Limits) -> Self {
         let data = event.body();
-        let unit = decode(&data, &Hint::default(), limits).into_only();
+        let unit = decode(&data, &hint(trust), limits).into_only();
         let mut answer = match unit {
             Ok(Ok(unit)) if unit.detection.family != Family::CloudEvent => {
-                Self::of_unit(unit, Some(&event), limits)
+                Self::of_unit(unit, Some(&event), trust, limits)
             }
             Ok(Err(refused)) => Self::of_refused(refused, Some(&event), limits),
             // A nested event, or several units: plain data.
@@ -349,9 +361,23 @@ impl AnswerUnit {
                 event,
                 ..
             } => !is_agreement(event),
-            Body::Mapped { kind, .. } => *kind != Kind::Stream,
+            Body::Mapped { kind, .. } => *kind != Kind::Stream && !self.is_push(),
             Body::Json => !self.is_progress(),
             Body::Broken { .. } => true,
+        }
+    }
+
+    /// Whether it is an E2A record that a trusted agent marks as a push: it is no answer, and has no place in the order
+    /// of an answer.
+    pub(crate) fn is_push(&self) -> bool {
+        match &self.body {
+            Body::Mapped {
+                family: Family::E2a,
+                kind: Kind::Notification,
+                event,
+                ..
+            } => event.extension(extension::E2A_KIND).is_some(),
+            Body::Rpc(_) | Body::Mapped { .. } | Body::Json | Body::Broken { .. } => false,
         }
     }
 
@@ -365,4 +391,21 @@ impl AnswerUnit {
 fn is_agreement(event: &Event) -> bool {
     let act = event.extension_text(extension::A2A_METHOD);
     act.is_some_and(|act| act == "agree")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_of_a_trusted_agent_is_not_the_last_part() {
+        let record = r#"{"protocol_version":"1.0","request_id":"r","response_kind":"cron","sequence":0,"is_final":true,"metadata":{"_jiuwenswarm_server_push":true}}"#;
+        let record = Bytes::from_static(record.as_bytes());
+        for (trust, is_push) in [(Trust::Trusted, true), (Trust::Untrusted, false)] {
+            let units = units(&record, None, trust, &Limits::default());
+            let found = (units[0].is_push(), units[0].is_last(true));
+            assert_eq!(found, (is_push, !is_push), "{trust:?}");
+            assert_eq!(units[0].own_correlation().as_deref(), Some("r"));
+        }
+    }
 }

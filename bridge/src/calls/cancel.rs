@@ -1,5 +1,6 @@
 //! The cancel that an agent gets when its caller no longer waits, in the agent's protocol.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
@@ -17,13 +18,14 @@ use crate::calls::callid::{CallId, ReplyId};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::recent::Recent;
 
-/// A call to cancel: its agent, and the destinations of its request.
+/// A call to cancel: its agent, and the destination of its request.
 #[derive(Debug)]
 pub struct Cancel {
     id: ReplyId,
     dialect: Dialect,
     target: Option<Text>,
-    copies: Vec<Outgoing>,
+    /// The copy of the request that is to be answered, without its content.
+    original: Option<Outgoing>,
     /// The task that the agent works on.
     task: Option<String>,
 }
@@ -39,9 +41,19 @@ pub struct Canceller {
     log: LogLimit,
 }
 
-/// Maximum number of cancels that wait to be sent. Further ones are dropped; the agent's own deadline then ends the
-/// work.
+/// The cancels for one bus.
+#[derive(Debug, Default)]
+pub(super) struct BusQueue {
+    /// How many are being sent.
+    sending: usize,
+    waiting: VecDeque<Cancel>,
+}
+
+/// Maximum number of cancels that wait to be sent, and of those that wait for one bus. Further ones are dropped; the
+/// agent's own deadline then ends the work.
 const QUEUE_CANCELS: usize = 1_024;
+/// Maximum number of cancels that are sent concurrently to one bus.
+const MAX_CONCURRENT: usize = 64;
 /// Maximum number of early cancels that are remembered.
 const MAX_EARLY: usize = 1_024;
 
@@ -95,11 +107,14 @@ impl Canceller {
     }
 
     pub(crate) fn send(&self, cancel: Cancel) {
-        let (TrySendError::Full(cancel) | TrySendError::Closed(cancel)) =
-            match self.queue.try_send(cancel) {
-                Ok(()) => return,
-                Err(error) => error,
-            };
+        let sent = self.queue.try_send(cancel);
+        if let Err(TrySendError::Full(cancel) | TrySendError::Closed(cancel)) = sent {
+            self.drop_one(&cancel);
+        }
+    }
+
+    /// Counts and logs a cancel that is not sent.
+    fn drop_one(&self, cancel: &Cancel) {
         self.dropped.inc();
         if let Some(suppressed) = self.log.allow() {
             let agent = cancel.target.as_ref().map(Text::as_str);
@@ -108,6 +123,33 @@ impl Canceller {
                 "a cancel message was dropped: too many are waiting to be sent, or the bridge is shutting down; the agent goes on working"
             );
         }
+    }
+}
+
+// === impl BusQueue ===
+
+impl BusQueue {
+    /// Takes a cancel. Returns it if it is to be sent now; otherwise it waits, or is dropped.
+    pub(super) fn add(&mut self, cancel: Cancel, canceller: &Canceller) -> Option<Cancel> {
+        if self.sending < MAX_CONCURRENT {
+            self.sending += 1;
+            return Some(cancel);
+        }
+        if self.waiting.len() < QUEUE_CANCELS {
+            self.waiting.push_back(cancel);
+        } else {
+            canceller.drop_one(&cancel);
+        }
+        None
+    }
+
+    /// The cancel to send after one that was sent.
+    pub(super) fn after_one(&mut self) -> Option<Cancel> {
+        let next = self.waiting.pop_front();
+        if next.is_none() {
+            self.sending -= 1;
+        }
+        next
     }
 }
 
@@ -124,7 +166,10 @@ impl Cancel {
             id,
             dialect,
             target,
-            copies: copies.iter().map(without_content).collect(),
+            original: copies
+                .iter()
+                .find(|copy| copy.is_awaited)
+                .map(without_content),
             task: None,
         }
     }
@@ -142,9 +187,9 @@ impl Cancel {
         self.target.as_ref()
     }
 
-    /// The copies of the request: the cancel has the same destinations.
-    pub(crate) fn copies(&self) -> &[Outgoing] {
-        &self.copies
+    /// The copy of the request that is to be answered: the cancel has the same destination. Others do not know the call.
+    pub(crate) fn original(&self) -> Option<&Outgoing> {
+        self.original.as_ref()
     }
 
     /// Remembers the agent's task, if a part of the answer names it.
@@ -164,7 +209,7 @@ impl Cancel {
             id: self.id,
             dialect: self.dialect,
             target: self.target.take(),
-            copies: std::mem::take(&mut self.copies),
+            original: self.original.take(),
             task: self.task.take(),
         }
     }

@@ -50,6 +50,9 @@ pub enum CallError {
     /// Too many parts waited for the caller.
     #[error("the parts of the answer were not read as fast as they arrived")]
     SlowCaller,
+    /// The agent has answered, but there was no memory for the answer (`calls.budget_bytes`).
+    #[error("there was no memory for the agent's answer (calls.budget_bytes)")]
+    AnswerDropped,
     /// The agent's answer cannot be used.
     #[error("the agent's answer cannot be used: {0}")]
     BadAnswer(Text),
@@ -149,7 +152,9 @@ impl CallError {
             Self::Unavailable(_) | Self::DestinationRefused(_) | Self::Draining => {
                 "agent_unavailable"
             }
-            Self::AnswerLost(_) | Self::Drained | Self::HandedOff => "answer_lost",
+            Self::AnswerLost(_) | Self::AnswerDropped | Self::Drained | Self::HandedOff => {
+                "answer_lost"
+            }
             Self::Exhausted(_) | Self::SlowCaller => "exhausted",
             Self::Refused(_) => "invalid_params",
             Self::BadAnswer(_) => "bad_agent_reply",
@@ -186,6 +191,7 @@ impl CallError {
             | Self::HandedOff
             | Self::Refused(_)
             | Self::SlowCaller
+            | Self::AnswerDropped
             | Self::BadAnswer(_)
             | Self::Undeliverable(_) => CallOutcome::Failed,
         }

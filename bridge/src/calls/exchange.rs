@@ -302,7 +302,6 @@ impl Exchanges {
                 part = answer.next() => part,
             };
             let Some(part) = part else { break };
-            let is_last = part.as_ref().map_or(true, |part| part.last);
             let Some(publishing) = self.publishing(position, share) else {
                 self.log_left(&requester);
                 return None;
@@ -315,6 +314,9 @@ impl Exchanges {
                     let sent = Box::pin(self.send(&requester, &event, turn)).await;
                     if let Err(undelivered) = sent {
                         Box::pin(self.break_off(&requester, &mut answer, undelivered)).await;
+                        return Some(publishing);
+                    }
+                    if part.last {
                         return Some(publishing);
                     }
                 }
@@ -331,9 +333,6 @@ impl Exchanges {
                     Box::pin(self.fail(&requester, &Failure::on_bus(&error), turn)).await;
                     return Some(publishing);
                 }
-            }
-            if is_last {
-                return Some(publishing);
             }
         }
         self.publishing(position, share)
@@ -386,10 +385,8 @@ impl Exchanges {
             let headers = &mut dead_letter.message.headers;
             headers.push("bus-dlq-partition", partition.to_string());
         }
-        let replacement =
-            |copy, error: &TransportError| requester.dead_letters.replacement(copy, error);
-        // `until_settled` counts and logs a dead letter that cannot be stored.
-        drop(self.publisher.until_settled(dead_letter, replacement).await);
+        let dead_letters = &requester.dead_letters;
+        dead_letters.store(dead_letter, &self.publisher).await;
     }
 
     /// Ends a request that its requester has cancelled. Only ACP requires an answer to it.

@@ -322,6 +322,10 @@ impl Failure {
                 Exhausted,
                 "the answer was dropped because its parts were not read as fast as they arrived",
             ),
+            CallError::AnswerDropped => Self::new(
+                AnswerLost,
+                "the agent has answered, but there was no memory for its answer (calls.budget_bytes); sending the request again makes the agent execute it again",
+            ),
             CallError::BadAnswer(why) => Self::new(
                 BadAgentReply,
                 format!("the agent's answer cannot be used: {why}"),
@@ -359,7 +363,8 @@ impl Failure {
         Self::new(Reason::VersionNotSupported, why).detail("supportedVersions", served)
     }
 
-    /// The failure of an A2A client's call without an answer. The limit per client has its own reason.
+    /// The failure of an A2A client's call without an answer. The limit per client has its own reason. A request whose
+    /// answer was not read fast enough has been executed, so it gets no status that asks the client to repeat it.
     pub(crate) fn of_client(error: &CallError) -> Self {
         let failure = Self::call(error);
         match error {
@@ -368,6 +373,7 @@ impl Failure {
                 reason_code: Reason::RateLimited.row().reason_code,
                 ..failure
             },
+            CallError::SlowCaller => Self::new(Reason::AnswerLost, failure.message),
             _ => failure,
         }
     }
@@ -636,6 +642,11 @@ mod tests {
             ),
             (CallError::SlowCaller, "exhausted", [-32007, -32603, -32603]),
             (
+                CallError::AnswerDropped,
+                "answer_lost",
+                [-32006, -32603, -32603],
+            ),
+            (
                 CallError::Refused(agent()),
                 "invalid_params",
                 [-32602, -32602, -32602],
@@ -671,6 +682,20 @@ mod tests {
             let body: Value = serde_json::from_str(&render(&failure, "1", A2a10)).unwrap();
             assert_eq!(body["error"]["code"], a2a, "{error:?}");
             assert_eq!(body["error"]["data"][0]["domain"], "a2a-protocol.org");
+        }
+    }
+
+    #[test]
+    fn only_a_request_that_was_not_sent_gets_a_status_that_asks_to_repeat_it() {
+        let status = |error: &CallError| Failure::of_client(error).status();
+        let limit = CallError::Exhausted(Bound::Memory(crate::budget::BudgetExhausted));
+        assert_eq!(status(&limit), Some(StatusCode::TOO_MANY_REQUESTS));
+        for executed in [CallError::AnswerDropped, CallError::SlowCaller] {
+            assert_eq!(status(&executed), None);
+            let failure = Failure::of_client(&executed);
+            assert_eq!(failure.reason_code(), "answer_lost");
+            let over_http = failure.http_status(Dialect::A2a10);
+            assert_eq!(over_http, StatusCode::GATEWAY_TIMEOUT);
         }
     }
 

@@ -48,7 +48,8 @@ impl Calls {
                 return Err(error);
             }
         };
-        let answer = opened.answer(account, self);
+        let mut answer = opened.answer(account, self);
+        answer.is_published_here = true;
         Ok(Prepared { answer, copies })
     }
 

@@ -300,6 +300,7 @@ impl Calls {
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
         let (budget, charge) = self.memory_of(caller, budget.flatten())?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
+        let answered = copies.iter().find(|copy| copy.is_awaited);
         let entry = Entry {
             parts: sender,
             request: Arc::new(CallRequest {
@@ -310,7 +311,7 @@ impl Calls {
                 fingerprint: fingerprint.unwrap_or_else(|| Fingerprint::of(&event)),
                 progress: Mutex::default(),
             }),
-            buses: copies.iter().map(|copy| copy.bus).collect(),
+            bus: answered.map(|copy| copy.bus),
             is_kept: AtomicBool::new(is_kept),
             may_have_arrived: Arc::clone(&may_have_arrived),
             line: None,

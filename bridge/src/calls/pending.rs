@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::sync::{AtomicUsize, DashMap, Mutex};
-use crate::budget::{Charge, ClientBudget};
+use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::bus::BusId;
 use crate::bus::line::{Line, Turn};
 use crate::calls::callid::{CallId, ReplyId};
@@ -44,8 +44,8 @@ pub struct Entry {
     pub parts: CallerQueue,
     /// The request, for rendering its answer.
     pub request: Arc<CallRequest>,
-    /// The buses the request went to.
-    pub buses: Vec<BusId>,
+    /// The bus of the copy that is to be answered.
+    pub bus: Option<BusId>,
     /// Whether the call survives an outage of its bus. Its request is then published later, or its answer may still
     /// arrive.
     pub is_kept: AtomicBool,
@@ -85,6 +85,8 @@ pub struct Progress {
     pub fold: Option<Fold>,
     /// The missing E2A record that others wait for, and since when.
     pub missing: Option<(u64, Instant)>,
+    /// The charge for the records that wait or are collected. It may be larger than they are now.
+    pub charge: Option<Charge>,
     /// Whether the end was handed over. Nothing may follow it, even from tasks that found the call earlier.
     pub is_over: bool,
     /// Why the last answer was rejected, if one was.
@@ -214,13 +216,28 @@ impl CallRequest {
 // === impl Progress ===
 
 impl Progress {
-    /// Notes since when which record is missing.
-    pub(crate) fn note_missing(&mut self) {
+    /// Charges the records that wait or are collected.
+    fn charge_records(&mut self, budget: &ClientBudget) -> Result<(), BudgetExhausted> {
+        let bytes = self.fold.as_ref().map_or(0, Fold::bytes);
+        if bytes == 0 {
+            self.charge = None;
+            return Ok(());
+        }
+        match &mut self.charge {
+            Some(charge) if charge.bytes() >= bytes => {}
+            Some(charge) => charge.grow(bytes - charge.bytes())?,
+            none => *none = Some(budget.charge(bytes)?),
+        }
+        Ok(())
+    }
+
+    /// Notes which record is missing, and since when, after the records that had arrived by this time.
+    pub(crate) fn note_missing(&mut self, arrived: Instant) {
         let missing = self.fold.as_ref().and_then(Fold::missing);
         let known = self.missing.take();
         self.missing = missing.map(|number| {
             let known = known.filter(|(known, _)| *known == number);
-            known.unwrap_or_else(|| (number, Instant::now()))
+            known.unwrap_or((number, arrived))
         });
     }
 }
@@ -345,7 +362,12 @@ impl PendingCalls {
         let Some(rendered) = parts(&request, &mut progress) else {
             return HandOver::Nothing;
         };
-        progress.note_missing();
+        let charged = progress.charge_records(&budget);
+        let rendered = rendered.and_then(|parts| match charged {
+            Ok(()) => Ok(parts),
+            Err(BudgetExhausted) => Err(CallError::AnswerDropped),
+        });
+        progress.note_missing(Instant::now());
         if progress.missing.is_none() && rendered.as_ref().is_ok_and(Parts::is_empty) {
             return HandOver::Over;
         }
@@ -376,7 +398,7 @@ impl PendingCalls {
             let body = budget.hold(part.body.clone());
             let last = part.last || body.is_err();
             let part = body.map(|body| Part { body, ..part });
-            let part = part.map_err(|spent| CallError::Exhausted(spent.into()));
+            let part = part.map_err(|BudgetExhausted| CallError::AnswerDropped);
             let turn = line.as_ref().map(Line::turn);
             handed = self.deliver(call, to, CallerMessage::Part(part, turn), last, over);
             if last || handed == HandOver::Late {

@@ -78,7 +78,7 @@ fn one_call() {
             fingerprint: Fingerprint::of(&request),
             progress: sync::Mutex::default(),
         }),
-        buses: Vec::new(),
+        bus: None,
         is_kept: AtomicBool::new(false),
         may_have_arrived: Arc::default(),
         line: None,

@@ -3,7 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use a2abus_plugin::{Event, Text};
+use a2abus_models::e2a::Trust;
+use a2abus_plugin::{Event, Limits, Text};
 use bytes::Bytes;
 use prometheus::IntGauge;
 use tokio::sync::mpsc;
@@ -13,8 +14,9 @@ use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
 use crate::calls::part::Part;
 use crate::calls::pending::{
-    CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls,
+    CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls, Questions,
 };
+use crate::calls::{answer_unit, render};
 
 fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
     let (parts, receiver) = mpsc::channel(capacity);
@@ -35,7 +37,7 @@ fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
                 fingerprint: Fingerprint::of(&request),
                 progress: Mutex::default(),
             }),
-            buses: Vec::new(),
+            bus: None,
             is_kept: AtomicBool::new(false),
             may_have_arrived: Arc::default(),
             line: None,
@@ -133,4 +135,42 @@ fn calls_fail_with_the_cause_of_their_bus() {
     let error = CallError::Unavailable(Text::from_static("gone"));
     assert_eq!(table.fail_where(|entry| entry.request.streamed, &error), 1);
     assert_eq!(received(&mut receiver), Err(error));
+}
+
+#[test]
+fn records_that_are_collected_use_the_budget_of_the_caller() {
+    let table = PendingCalls::new(8, gauge());
+    let call = CallId::new(Replica(0)).unwrap();
+    let (mut entry, mut receiver) = entry(8);
+    entry.request = Arc::new(CallRequest {
+        form: Form::JsonRpc {
+            id: Text::from_static("1"),
+            progress: None,
+            questions: Questions::None,
+        },
+        streamed: false,
+        agent: Text::default(),
+        id: ReplyId { call, token: None },
+        fingerprint: Fingerprint::none(),
+        progress: Mutex::default(),
+    });
+    assert!(table.register(call, entry));
+    // The budget is 1 MiB.
+    let (text, limits) = ("x".repeat(100 << 10), Limits::default());
+    let hand_over = |sequence: usize| {
+        let record = format!(
+            r#"{{"protocol_version":"1.0","response_id":"r{sequence}","request_id":"{call}","sequence":{sequence},"is_final":false,"status":"in_progress","response_kind":"e2a.chunk","body":{{"delta_kind":"text","delta":"{text}"}}}}"#
+        );
+        for unit in answer_unit::units(&record.into(), None, Trust::Untrusted, &limits) {
+            table.hand_over(call, |request, progress| {
+                let fold = &mut progress.fold;
+                Some(render::parts_of(request, fold, &unit, &limits))
+            });
+        }
+    };
+    (0..10).for_each(hand_over);
+    assert!(receiver.try_recv().is_err());
+    hand_over(10);
+    assert_eq!(received(&mut receiver), Err(CallError::AnswerDropped));
+    assert!(table.is_empty());
 }

@@ -1,14 +1,14 @@
 //! Publishes the requests, notifications and cancels of callers, by the delivery policy ([`crate::bus::delivery`]) and
 //! until a deadline.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use a2abus_plugin::{Event, Text, extension};
+use a2abus_plugin::{Event, Hint, Text, Unit, decode, extension};
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Header, TransportError};
 use bytes::Bytes;
@@ -25,11 +25,8 @@ use crate::account::{self, Line};
 use crate::bus::BusId;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::CallId;
-use crate::calls::cancel::Cancel;
+use crate::calls::cancel::{BusQueue, Cancel};
 use crate::calls::pending::Entry;
-
-/// Maximum number of cancels that are sent concurrently.
-const MAX_CONCURRENT_CANCELS: usize = 64;
 
 // === impl Calls ===
 
@@ -38,14 +35,24 @@ impl Calls {
     ///
     /// # Errors
     /// See [`CallError`].
-    pub async fn notify(&self, mut request: Request) -> Result<(), CallError> {
+    pub async fn notify(&self, request: Request) -> Result<(), CallError> {
+        self.notify_with(request, || ()).await
+    }
+
+    /// The same. `handed_over` is called whenever a bus has accepted a copy into its queue, because it may arrive from
+    /// then on, even if this returns an error.
+    pub(crate) async fn notify_with(
+        &self,
+        mut request: Request,
+        handed_over: impl Fn() + Send + Sync,
+    ) -> Result<(), CallError> {
         let started = request.arrived;
         let (call, caller) = (self.id_of(&request)?, request.caller.clone());
         let timeout = self.timeout_for(request.timeout);
         let (headers, key) = (std::mem::take(&mut request.headers), request.key.take());
         let event = self.event(request)?;
         let with = (key.as_ref(), &*headers);
-        let sent = self.publish_all(&event, with, timeout, started + timeout);
+        let sent = self.publish_all(&event, with, (timeout, started + timeout), &handed_over);
         let sent = sent.await;
         let line = Line {
             call,
@@ -65,8 +72,8 @@ impl Calls {
         &self,
         event: &Event,
         (key, headers): (Option<&Bytes>, &[Header]),
-        timeout: Duration,
-        deadline: Instant,
+        (timeout, deadline): (Duration, Instant),
+        handed_over: &(impl Fn() + Sync),
     ) -> Result<(), CallError> {
         let copies = {
             let rules = self.rules();
@@ -78,7 +85,7 @@ impl Calls {
         // All at once, so that a destination that is down keeps no copy from the others.
         let published = copies.iter().map(async |copy| {
             // Pinned, so that the reason for which it waits is still known when the time is over.
-            let published = pin!(self.publisher.for_caller(copy, || ()));
+            let published = pin!(self.publisher.for_caller(copy, handed_over));
             match timeout_at(deadline.into(), published).await {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(error)) => Err(self.refused_by_bus(&error, copy)),
@@ -217,7 +224,7 @@ impl Calls {
     fn fail_where(&self, bus: BusId, cause: &Text, matches: impl Fn(&Entry) -> bool) {
         let is_on_it = |entry: &Entry| {
             let is_kept = entry.is_kept.load(Ordering::Relaxed);
-            entry.buses.contains(&bus) && !is_kept && matches(entry)
+            entry.bus == Some(bus) && !is_kept && matches(entry)
         };
         let unsent = self.pending.fail_where(
             |entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),
@@ -247,35 +254,51 @@ impl Calls {
         payload: &Bytes,
         caller: &'static str,
     ) -> Vec<Outgoing> {
-        let (limits, mut copies) = (a2abus_plugin::Limits::default(), Vec::new());
-        for unit in a2abus_plugin::decode(payload, &a2abus_plugin::Hint::default(), &limits)
-            .into_iter()
-            .flatten()
-        {
-            let request = Request {
-                arrived: Instant::now(),
-                unit,
-                data: None,
-                call: None,
-                target: cancel.target().cloned(),
-                timeout: None,
-                bounds_first_part: false,
-                caller: Text::from_static(caller),
-                key: None,
-                headers: Vec::new(),
+        let (limits, mut copies) = (self.rules().limits, Vec::new());
+        for unit in decode(payload, &Hint::default(), &limits) {
+            let copy = match unit {
+                Ok(unit) => self.follow_up(cancel, unit, caller),
+                Err(refused) => {
+                    self.metrics.refused(refused.error.kind());
+                    Err(refused.error.to_string())
+                }
             };
-            let Ok(mut event) = self.event(request) else {
-                continue;
-            };
-            // A call id is always a legal value: it is base32.
-            let marked = event.set(extension::CALL_ID, Text::from(cancel.id().to_string()));
-            debug_assert!(marked.is_ok());
-            // Only the destination that answers knows the call.
-            for original in cancel.copies().iter().filter(|copy| copy.call.is_some()) {
-                copies.extend(self.outbound.follow_up(&event, original));
+            match copy {
+                Ok(copy) => copies.extend(copy),
+                Err(why) => self.log_unsent(cancel, &why),
             }
         }
         copies
+    }
+
+    /// The copy of one such message; `None` if the destination of the request is not known.
+    fn follow_up(
+        &self,
+        cancel: &Cancel,
+        unit: Unit,
+        caller: &'static str,
+    ) -> Result<Option<Outgoing>, String> {
+        let Some(original) = cancel.original() else {
+            return Ok(None);
+        };
+        let request = Request {
+            arrived: Instant::now(),
+            unit,
+            data: None,
+            call: None,
+            target: cancel.target().cloned(),
+            timeout: None,
+            bounds_first_part: false,
+            caller: Text::from_static(caller),
+            key: None,
+            headers: Vec::new(),
+        };
+        let mut event = self.event(request).map_err(|error| error.to_string())?;
+        // A call id is always a legal value: it is base32.
+        let marked = event.set(extension::CALL_ID, Text::from(cancel.id().to_string()));
+        debug_assert!(marked.is_ok());
+        let copy = self.outbound.follow_up(&event, original);
+        copy.map(Some).map_err(|error| error.to_string())
     }
 
     async fn publish_cancel(&self, cancel: &Cancel, copy: &Outgoing) {
@@ -286,35 +309,50 @@ impl Calls {
             Ok(Err(error)) => self.refused_by_bus(&error, copy).to_string(),
             Err(_) => format!("not confirmed in time by {}", self.name_of(copy)),
         };
-        if let Some(suppressed) = self.cancels_lost.allow() {
+        self.log_unsent(cancel, &why);
+    }
+
+    fn log_unsent(&self, cancel: &Cancel, why: &str) {
+        if let Some(suppressed) = self.unsent.allow() {
             let agent = cancel.target().map(Text::as_str);
-            tracing::warn!(agent, call = %cancel.call(), why, suppressed, "an agent did not get a cancel message");
+            tracing::warn!(agent, call = %cancel.call(), why, suppressed, "an agent did not get the cancel of its request, or the answer to its question");
         }
     }
 
-    /// Sends cancels concurrently, so that a slow topic does not delay other agents. After `stop` it sends those that
-    /// are queued, and returns.
+    /// Sends cancels concurrently. Each bus has a limit of its own, so that a bus that is down does not delay cancels
+    /// on the others. After `stop` it sends those that are queued, and returns.
     pub(crate) async fn send_cancels(
         &self,
         mut cancels: mpsc::Receiver<Cancel>,
         stop: CancellationToken,
     ) {
+        let bus_of = |cancel: &Cancel| cancel.original().map(|copy| copy.bus);
         let mut sending = FuturesUnordered::new();
+        let mut queues: HashMap<Option<BusId>, BusQueue> = HashMap::new();
         let (mut is_open, mut is_wanted) = (true, true);
         loop {
-            tokio::select! {
+            let next: Option<Cancel> = tokio::select! {
                 biased;
-                Some(()) = sending.next() => {}
-                cancel = cancels.recv(), if is_open && sending.len() < MAX_CONCURRENT_CANCELS => match cancel {
-                    Some(cancel) => sending.push(self.send_cancel(cancel)),
-                    None => is_open = false,
-                },
+                Some(bus) = sending.next() => queues.get_mut(&bus).and_then(BusQueue::after_one),
+                cancel = cancels.recv(), if is_open => {
+                    is_open = cancel.is_some();
+                    cancel.and_then(|cancel| {
+                        let queue = queues.entry(bus_of(&cancel)).or_default();
+                        queue.add(cancel, &self.canceller)
+                    })
+                }
                 () = stop.cancelled(), if is_wanted => {
                     is_wanted = false;
                     cancels.close();
+                    None
                 }
                 else => return,
-            }
+            };
+            sending.extend(next.map(|cancel| async move {
+                let bus = bus_of(&cancel);
+                self.send_cancel(cancel).await;
+                bus
+            }));
         }
     }
 }

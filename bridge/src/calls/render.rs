@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use a2abus_models::Json;
 use a2abus_models::e2a::{
     AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep,
-    FoldStepKind, JsonRpcId, Trust,
+    FoldStepKind, JsonRpcId, Trust, strip_internal_keys,
 };
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, code, splice};
@@ -100,6 +100,10 @@ fn untouched(request: &CallRequest, unit: &AnswerUnit) -> Result<Parts, CallErro
     if unit.is_request() && !matches!(unit.body, Body::Json) {
         return Err(bad("expected an answer, but the message is a request"));
     }
+    if unit.is_push() && !request.streamed {
+        // The caller accepts only a whole answer.
+        return Ok(Parts::new());
+    }
     Ok(smallvec![Part {
         body: unit.payload.clone(),
         last: unit.is_last(request.streamed),
@@ -148,8 +152,9 @@ impl Reply<'_> {
                 family,
                 kind,
                 event,
+                trust,
             } => match family {
-                Family::E2a => return self.record(&unit.payload, fold),
+                Family::E2a => return self.record(&unit.payload, *trust, fold),
                 Family::A2eMessage => self.a2e_message(&unit.payload, *kind, event)?,
                 Family::Legacy => self.legacy(&unit.payload, *kind, event)?,
                 Family::A2eWorkflow => {
@@ -286,20 +291,28 @@ impl Reply<'_> {
     }
 
     /// An E2A record, in the order of its sequence.
-    fn record(&self, bytes: &Bytes, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
+    fn record(
+        &self,
+        bytes: &Bytes,
+        trust: Trust,
+        fold: &mut Option<Fold>,
+    ) -> Result<Parts, CallError> {
         let unusable = |error: &dyn std::fmt::Display| bad(format!("the E2A record: {error}"));
-        let json = Json::parse(bytes, self.limits).map_err(|error| unusable(&error))?;
+        let json = Json::parse_lossy(bytes, self.limits).map_err(|error| unusable(&error))?;
         if let Some(part) = self.pre_e2a_answer(&json) {
             return Ok(smallvec![part]);
         }
-        let record = match E2aResponse::parse(&json) {
+        let mut record = match E2aResponse::parse(&json) {
             Ok(record) if !record.response_kind.is_empty() => record,
             Ok(_) => return Err(bad("expected a response, but the record is an E2A request")),
             Err(error) => return Err(unusable(&error)),
         };
-        let fold = fold.get_or_insert_with(|| {
-            Fold::new(self.caller(), Trust::Untrusted, FoldLimits::default())
-        });
+        // The records of one answer may have readers of different trust, so each record is judged, not the exchange.
+        if trust == Trust::Untrusted {
+            strip_internal_keys(&mut record.metadata);
+        }
+        let fold = fold
+            .get_or_insert_with(|| Fold::new(self.caller(), Trust::Trusted, FoldLimits::default()));
         let steps = fold.take(record);
         Ok(steps
             .into_iter()

@@ -21,7 +21,7 @@ use crate::restart::{CLOSE, not_too_soon, refused, start};
 use crate::stage;
 
 /// How often to count the partitions of the reply topic.
-const RECOUNT_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const RECOUNT_EVERY: Duration = Duration::from_secs(60);
 /// The shortest time between two counts, however many answers are misplaced.
 const RECOUNT_PAUSE: Duration = Duration::from_secs(5);
 

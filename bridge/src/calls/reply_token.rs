@@ -76,12 +76,9 @@ impl ReplyTokens {
     /// # Errors
     /// Why it may not.
     pub fn verify(&self, expected: ReplyId, given: Option<ReplyToken>) -> Result<(), Rejection> {
-        match (expected.token, given) {
-            (None, _) => Ok(()),
-            (Some(token), Some(given)) if bool::from(token.ct_eq(&given)) => Ok(()),
-            (Some(_), Some(_)) => Err(Rejection::WrongToken),
-            (Some(_), None) => self.without_token(),
-        }
+        self.compare(expected.token, given, |token, given| {
+            token.ct_eq(&given).into()
+        })
     }
 
     /// The same for an answer that another replica has passed on. Only the hash of its token is known.
@@ -93,19 +90,7 @@ impl ReplyTokens {
         expected: ReplyId,
         given: Option<&str>,
     ) -> Result<(), Rejection> {
-        match (expected.token, given) {
-            (None, _) => Ok(()),
-            (Some(token), Some(hash)) if *token.hash() == *hash => Ok(()),
-            (Some(_), Some(_)) => Err(Rejection::WrongToken),
-            (Some(_), None) => self.without_token(),
-        }
-    }
-
-    fn without_token(&self) -> Result<(), Rejection> {
-        match self.mode {
-            ReplyTokenMode::Required => Err(Rejection::NoToken),
-            ReplyTokenMode::Off | ReplyTokenMode::IfPresent => Ok(()),
-        }
+        self.compare(expected.token, given, |token, hash| *token.hash() == *hash)
     }
 
     /// The same for a call of another replica. Only the hash of its token is known.
@@ -117,11 +102,22 @@ impl ReplyTokens {
         expected: Option<&str>,
         given: Option<ReplyToken>,
     ) -> Result<(), Rejection> {
-        match (expected, given) {
-            (None, _) => Ok(()),
-            (Some(hash), Some(given)) if *given.hash() == *hash => Ok(()),
-            (Some(_), Some(_)) => Err(Rejection::WrongToken),
-            (Some(_), None) => self.without_token(),
+        self.compare(expected, given, |hash, token| *token.hash() == *hash)
+    }
+
+    fn compare<E, G>(
+        &self,
+        expected: Option<E>,
+        given: Option<G>,
+        is_same: impl FnOnce(E, G) -> bool,
+    ) -> Result<(), Rejection> {
+        let Some(expected) = expected else {
+            return Ok(());
+        };
+        match (given.map(|given| is_same(expected, given)), self.mode) {
+            (Some(true), _) | (None, ReplyTokenMode::Off | ReplyTokenMode::IfPresent) => Ok(()),
+            (Some(false), _) => Err(Rejection::WrongToken),
+            (None, ReplyTokenMode::Required) => Err(Rejection::NoToken),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! repeats the id of its request. All of these lead to the call id. A message that is read where answers arrive is an
 //! answer, whatever its headers say, unless it is the request itself. Source: docs/design.md §1 and §2.
 
+use a2abus_models::e2a::Trust;
 use a2abus_plugin::{
     Data, Event, EventError, EventErrorKind, Kind, Limits, Text, extension, kind_of_event,
 };
@@ -43,6 +44,8 @@ pub struct ReadAt<'a> {
     pub reply_to: Option<&'a Topic>,
     /// The reader.
     pub reader: Reader,
+    /// Whether the reader trusts E2A records that are marked as pushes.
+    pub trust: Trust,
 }
 
 /// The reader of a topic that may have answers.
@@ -51,13 +54,14 @@ pub enum Reader {
     /// The reply channel of this replica. Its messages are for this replica, or for one that shares the address.
     ReplyChannel,
     /// A binding. The replica of a call also reads the answers at its reply address, through its reply channel.
-    ProtocolBinding,
+    Binding,
 }
 
 // === impl ReadAt ===
 
 impl<'a> ReadAt<'a> {
-    /// A received delivery, with the current rules.
+    /// A received delivery, with the current rules. Nothing is trusted: any agent that has got a request may write to a
+    /// reply address.
     #[must_use]
     pub fn of(delivery: &'a Delivery, rules: &'a Rules, bus: BusId, reader: Reader) -> Self {
         Self {
@@ -68,6 +72,7 @@ impl<'a> ReadAt<'a> {
             message: &delivery.message,
             reply_to: delivery.reply_to.as_ref(),
             reader,
+            trust: Trust::Untrusted,
         }
     }
 
@@ -89,9 +94,7 @@ impl Calls {
         // The other reader of a shared reply topic reads the same record, and counts it: an answer to a call of this replica
         // the reader of its partition, one that names no call the reader of all partitions, which makes its dead letter.
         let is_read_twice = |answered: &&AnswerOutcome| match (answered, at.reader) {
-            (AnswerOutcome::Foreign(call), Reader::ProtocolBinding) => {
-                self.channels().is_ours(*call)
-            }
+            (AnswerOutcome::Foreign(call), Reader::Binding) => self.channels().is_ours(*call),
             (AnswerOutcome::Uncorrelated(_), Reader::ReplyChannel) => {
                 self.channels().is_shared(at.bus)
             }
@@ -246,6 +249,10 @@ impl Calls {
                 AnswerOutcome::Uncorrelated(uncorrelated(unit, batch.is_some()))
             });
         };
+        if unit.is_push() && !self.channels().is_ours(id.call) {
+            // The mark counts for nothing at the reply address of the other replica: the push would end the call there.
+            return AnswerOutcome::Foreign(id.call);
+        }
         let message = || match batch {
             Some(batch) => batch.alone(at.message, &unit, id),
             None => at.message.clone(),
@@ -349,7 +356,7 @@ impl Calls {
         let is_home = self
             .channels()
             .is_home(call, at.bus, at.topic, at.position());
-        if is_home && at.reader == Reader::ProtocolBinding {
+        if is_home && at.reader == Reader::Binding {
             return AnswerOutcome::Foreign(call);
         }
         if self.channels().is_ours(call) {
@@ -405,19 +412,19 @@ fn read_units(
     };
     // In structured mode the body is the event itself; in binary mode it is the data.
     let body = event.as_ref().map_or(body, |event| Some(event.body()));
-    let units = answer_unit::units(&body.unwrap_or_default(), event.as_ref(), limits);
+    let units = answer_unit::units(&body.unwrap_or_default(), event.as_ref(), at.trust, limits);
     Ok((event, units))
 }
 
 /// Whether the data of an event contain a request, whatever its headers say.
 fn contains_request(event: &Event, limits: &Limits) -> bool {
-    let units = answer_unit::units(&event.body(), None, limits);
+    let units = answer_unit::units(&event.body(), None, Trust::Untrusted, limits);
     units.iter().any(AnswerUnit::is_request)
 }
 
 /// Whether the data of an event contain an answer, whatever its headers say.
 fn contains_answer(event: &Event, limits: &Limits) -> bool {
-    let units = answer_unit::units(&event.body(), None, limits);
+    let units = answer_unit::units(&event.body(), None, Trust::Untrusted, limits);
     units.iter().any(AnswerUnit::is_answer)
 }
 

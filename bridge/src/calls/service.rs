@@ -80,7 +80,7 @@ pub struct Calls {
     /// Cancelled when the grace period of the drain is over.
     pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
-    pub(super) cancels_lost: LogLimit,
+    pub(super) unsent: LogLimit,
     pub(super) bad_answers: LogLimit,
     pub(super) gaps: LogLimit,
     /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
@@ -152,7 +152,10 @@ impl Calls {
             given_up_buses: Mutex::default(),
             given_up: CancellationToken::new(),
             ended: EndedCalls::new(log),
-            cancels_lost: log.limit(Level::WARN, "more cancels were not published"),
+            unsent: log.limit(
+                Level::WARN,
+                "more cancels, or answers of clients, were not sent to agents",
+            ),
             bad_answers: log.limit(Level::WARN, "more answers of agents could not be used"),
             gaps: log.limit(Level::WARN, "more answers had missing E2A records"),
             background: TaskTracker::new(),

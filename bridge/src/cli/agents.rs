@@ -4,7 +4,6 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use bytes::{Bytes, BytesMut};
 use clap::{Args, Subcommand};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
@@ -13,6 +12,7 @@ use serde_json::Value;
 use super::bridge_client::{refuse_redirect, request};
 use super::command::{Misuse, Status};
 use super::output::{Output, json_line, plain};
+use crate::http::sse::read::Events;
 use crate::registry::card::Card;
 
 /// Arguments of `a2abus agents`.
@@ -100,6 +100,8 @@ struct Page {
 
 /// Agents of one page.
 const PAGE: usize = 1_000;
+/// The largest event of a stream of changes, in bytes. The first event has the cards of all agents.
+const MAX_EVENT: usize = 1 << 30;
 
 /// Runs the command.
 ///
@@ -248,28 +250,22 @@ impl BridgeArgs {
         let url = self.path(&["a2a", "agents"]);
         let request = request(Method::GET, url)?.header("accept", "text/event-stream");
         let mut response = self.send(request).await?;
-        let mut read = BytesMut::new();
+        let mut events = Events::new(MAX_EVENT);
         while let Some(chunk) = response
             .chunk()
             .await
             .context("the bridge ended the stream")?
         {
-            read.extend_from_slice(&chunk);
-            while let Some(end) = read.windows(2).position(|two| two == b"\n\n") {
-                let event = read.split_to(end + 2).freeze();
-                self.changes(&event)?;
+            for data in events.push(&chunk)? {
+                self.changes(&data)?;
             }
         }
         bail!("the bridge ended the stream")
     }
 
     /// Prints the changes in one event.
-    fn changes(&self, event: &Bytes) -> anyhow::Result<()> {
-        let text = std::str::from_utf8(event).context("an event")?;
-        let Some(data) = text.lines().find_map(|line| line.strip_prefix("data: ")) else {
-            return Ok(());
-        };
-        let data: Value = serde_json::from_str(data).context("an event")?;
+    fn changes(&self, data: &[u8]) -> anyhow::Result<()> {
+        let data: Value = serde_json::from_slice(data).context("an event")?;
         for change in data["changes"].as_array().into_iter().flatten() {
             self.print(change, || {
                 let agent = &change["agent"];

@@ -196,7 +196,7 @@ impl AttachArgs {
             ("A2ABUS_WORKFLOWS__ENABLED", "false".to_owned()),
         ];
         let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        // Without a file name: a reload would add the other parts of the file.
+        // Not with `Config::load`: a reload would add the other parts of the file.
         let loaded = Config::read(&name, &text, std::env::vars_os().chain(own));
         let mut config = checked(loaded)?;
         // The directory of the state and the replica number belong to `a2abus serve`.

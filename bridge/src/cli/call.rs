@@ -16,7 +16,7 @@ use crate::calls::{Calls, Request};
 use crate::cli::command::{ConfigFile, Misuse, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
-use crate::config::{AsText, LogFilter};
+use crate::config::{AsText, LogFilter, StateConfig, StateLog};
 use crate::lines::on_one_line;
 use crate::readiness::Readiness;
 
@@ -27,8 +27,9 @@ use crate::readiness::Readiness;
   a2abus call planner message/stream \"$(cat message.json)\" --timeout 2m
   a2abus call weather notifications/initialized --notify
 
-Uses the routes, transports and limits of the configuration; its bindings and HTTP listeners are not started. Each part \
-of the answer is printed on its own line as it arrives.
+Uses the routes, transports and limits of the configuration; its bindings and HTTP listeners are not started. No bridge \
+has to run, and one may run with the same file. With `state.log: embedded`, whose files belong to that bridge, announced \
+agents are not known here. Each part of the answer is printed on its own line as it arrives.
 
 Exit status 1 if the answer is an error or does not arrive in time, 2 if an argument is wrong.")]
 pub(crate) struct CallArgs {
@@ -61,17 +62,22 @@ const STARTING: &str = "still starting";
 /// [`Misuse`] when an argument is wrong; otherwise when the bus is unavailable, or the answer is an error.
 pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     let began = Instant::now();
-    let payload = payload(&args)?;
+    let message = message(&args)?;
     let mut config = load(&args.config.path)?;
     check_timeout(&args, config.calls.max_timeout.0)?;
+    let payload = decoded(&message, &Limits::from(&config.limits))?;
     config.telemetry.log = AsText(LogFilter::warn());
     telemetry::start(&config.telemetry)?;
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
-    // The data directory and the replica number belong to `a2abus serve`.
+    // The directories and the replica number belong to `a2abus serve`, which may run beside this process.
     config.workflows.enabled = false;
     config.calls.replica = None;
+    if config.state.place() == StateLog::Embedded {
+        config.state = StateConfig::default();
+    }
+    config.a2a.push_notifications.enabled = false;
     let limit = args.timeout.unwrap_or(CONNECT);
     let deadline = began + limit;
     let Ok(bridge) = timeout_at(deadline.into(), Bridge::build(config)).await else {
@@ -155,7 +161,7 @@ async fn make(
 }
 
 /// The JSON-RPC message of the arguments.
-fn payload(args: &CallArgs) -> Result<Unit, Misuse> {
+fn message(args: &CallArgs) -> Result<Bytes, Misuse> {
     if !a2abus_plugin::protocol::is_target(&args.agent) {
         return Err(Misuse(format!(
             "{:?} is not a valid agent name",
@@ -173,9 +179,11 @@ fn payload(args: &CallArgs) -> Result<Unit, Misuse> {
     if !args.notify {
         message.insert("id".to_owned(), 1.into());
     }
-    let payload = Bytes::from(Value::Object(message).to_string());
-    let one = decode(&payload, &Hint::default(), &Limits::default()).into_only();
-    match one {
+    Ok(Bytes::from(Value::Object(message).to_string()))
+}
+
+fn decoded(message: &Bytes, limits: &Limits) -> Result<Unit, Misuse> {
+    match decode(message, &Hint::default(), limits).into_only() {
         Ok(Ok(unit)) => Ok(unit),
         Ok(Err(refused)) => Err(Misuse(format!(
             "the request is refused: {} {}",

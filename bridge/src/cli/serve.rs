@@ -26,8 +26,8 @@ use crate::{Bridge, LogLevels, Reloads};
 
 On SIGTERM or Ctrl-C, the bridge takes no new work, finishes work in progress within http.drain_grace, and ends. A \
 second signal, at least 100 ms later, ends it at once; unacknowledged messages are delivered again. On SIGHUP, and when \
-the file changes, the bridge reloads the configuration: it replaces routes, limits, log levels, agents, and the \
-agents, APIs and credentials of workflows. Other changes need a restart.")]
+the file changes, the bridge reloads the configuration: it replaces routes, limits, log levels, agents, the settings of \
+a2a, and the agents, APIs and credentials of workflows. Other changes need a restart.")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     config: ConfigFile,
@@ -120,6 +120,7 @@ pub(super) async fn serve(
                 tracing::warn!(
                     "second signal: exiting at once; unacknowledged messages are delivered again"
                 );
+                crate::attached::kill_programs();
                 std::process::exit(INTERRUPTED);
             }
         }

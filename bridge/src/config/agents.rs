@@ -332,13 +332,21 @@ impl SkillConfig {
 // === impl AgentCardConfig ===
 
 impl AgentCardConfig {
+    /// The name of the route of an agent, and of the binding of an attached one.
+    ///
+    /// # Errors
+    /// When the agent's name is too long for it.
+    pub(crate) fn route_name(agent: &str) -> Result<Name, String> {
+        Name::new(&format!("{ROUTE_PREFIX}{agent}"))
+    }
+
     /// The route that `to` defines. `None` without `to`, or if the agent's name is too long for a route name.
     pub(crate) fn route(&self, name: &str) -> Option<RouteConfig> {
         let to = self.to.clone()?;
         let target = Attribute::new(extension::TARGET_AGENT).ok()?;
         let is_it = ConditionConfig::Pattern(AsText(Pattern::new(name).ok()?));
         Some(RouteConfig {
-            name: Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?,
+            name: Self::route_name(name).ok()?,
             when: BTreeMap::from([(AsText(target), is_it)]),
             to: vec![to],
             convert: None,
@@ -396,7 +404,7 @@ impl AgentCardConfig {
     /// The binding that reads the requests of an attached agent. `None` for any other agent, or if `to` is not one
     /// fixed topic.
     pub(super) fn binding(&self, name: &str) -> Option<BindingConfig> {
-        let name = Name::new(&format!("{ROUTE_PREFIX}{name}")).ok()?;
+        let name = Self::route_name(name).ok()?;
         BindingConfig::attached(&name, self.to.as_ref()?, self.attach.as_ref()?)
     }
 

@@ -139,6 +139,16 @@ impl ConfigErrors {
         self.problems
     }
 
+    /// The first error, without its position: `bindings[0].run_as: there is no agent a`.
+    pub(crate) fn first_error(&self) -> String {
+        let mut problems = self.problems.iter();
+        let error = problems.find(|problem| problem.severity == Severity::Error);
+        error.map_or_else(String::new, |error| match error.path.is_root() {
+            true => error.message.clone(),
+            false => format!("{}: {}", error.path, error.message),
+        })
+    }
+
     /// The name of the file.
     #[must_use]
     pub fn file(&self) -> &str {

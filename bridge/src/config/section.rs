@@ -31,6 +31,8 @@ pub(super) struct Sections {
     pub(super) agents: BTreeMap<String, Option<AgentCardConfig>>,
     /// The routes that entries of `agents` define, with the names of the agents.
     pub(super) agent_routes: Vec<(String, RouteConfig)>,
+    /// The bindings that read the requests of attached agents, with the names of the agents.
+    pub(super) attached: Vec<(String, BindingConfig)>,
     pub(super) registry: Option<RegistryConfig>,
     pub(super) a2a: Option<A2aConfig>,
     pub(super) mcp: Option<McpConfig>,
@@ -77,7 +79,8 @@ impl Sections {
             bindings: reader.list("bindings"),
             routes: reader.list("routes"),
             default_route: reader.list("default_route"),
-            agent_routes: routes_of(&agents),
+            agent_routes: of_agents(&agents, AgentCardConfig::route),
+            attached: of_agents(&agents, AgentCardConfig::binding),
             agents,
             registry: reader.section("registry"),
             a2a: reader.section("a2a"),
@@ -105,11 +108,7 @@ impl Sections {
             .transports
             .into_iter()
             .map(|(name, transport)| Some((Name::new(&name).ok()?, transport?)));
-        let attached = self
-            .agents
-            .iter()
-            .filter_map(|(name, agent)| agent.as_ref()?.binding(name));
-        let attached: Vec<_> = attached.map(Some).collect();
+        let attached = self.attached.into_iter().map(|(_, binding)| Some(binding));
         let bindings = self.bindings.into_iter().chain(attached);
         let agents = self
             .agents
@@ -142,12 +141,16 @@ impl Sections {
     }
 }
 
-fn routes_of(agents: &BTreeMap<String, Option<AgentCardConfig>>) -> Vec<(String, RouteConfig)> {
-    let routes = agents.iter().filter_map(|(name, agent)| {
-        let route = agent.as_ref()?.route(name)?;
-        Some((name.clone(), route))
+/// What the agents define, each with the name of its agent.
+fn of_agents<T>(
+    agents: &BTreeMap<String, Option<AgentCardConfig>>,
+    defined: fn(&AgentCardConfig, &str) -> Option<T>,
+) -> Vec<(String, T)> {
+    let all = agents.iter().filter_map(|(name, agent)| {
+        let defined = defined(agent.as_ref()?, name)?;
+        Some((name.clone(), defined))
     });
-    routes.collect()
+    all.collect()
 }
 
 // === impl Reader ===

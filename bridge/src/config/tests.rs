@@ -366,12 +366,85 @@ routes:
 - {name: r, to: [{transport: k, topic: t}]}
 ",
         &[
-            "f:2:1: calls.reply_topic: is read by the binding a: the bridge already reads it",
+            "f:2:1: calls.reply_topic: is read by the binding b: the bridge already reads it",
             "f:2:70: bindings[0].dead_letter.topic: a2abus.dead is read by the binding a: its dead letters would loop forever",
             "f:2:70: warning: bindings[0].dead_letter.topic: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dead: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it",
             "f:3:69: bindings[1].dead_letter.topic: a2abus.dlq is read by the binding a: its dead letters would loop forever",
         ],
     );
+}
+
+/// On buses other than Kafka, each answer has its own topic below the reply topic.
+#[test]
+fn only_the_bridge_reads_answers() {
+    let reads = |transport: &str, topic: &str| {
+        let text = format!(
+            "instance: t\ntransports: {{b: {transport}}}\nbindings: [{{name: a, transport: b, topics: ['{topic}'], role: responses}}]\n"
+        );
+        let reads = |text: &str| problems(text, &[]).join(" ").contains("calls.reply_topic");
+        // Without a route, the bridge makes no calls there.
+        assert!(!reads(&text), "{text}");
+        reads(&format!(
+            "{text}default_route: [{{transport: b, topic: t}}]\n"
+        ))
+    };
+    let kafka = "{type: kafka, brokers: [a:1]}";
+    assert!(reads(kafka, "a2abus.replies"));
+    assert!(!reads(kafka, "a2abus.replies.x"));
+    for other in ["{type: nats, servers: ['nats://a']}", "{type: memory}"] {
+        for topic in ["a2abus.replies.>", "a2abus.replies.*.x", "a2abus.>", ">"] {
+            assert!(reads(other, topic), "{topic}");
+        }
+        for topic in ["a2abus.replies", "a2abus.*", "a2abus.*.x", "a2abus.other.>"] {
+            assert!(!reads(other, topic), "{topic}");
+        }
+    }
+}
+
+#[test]
+fn names_of_bindings_that_the_bridge_adds_are_taken() {
+    let long = "k".repeat(57);
+    let text = format!(
+        "
+transports: {{{long}: {{type: kafka, brokers: [a:1]}}, k: {{type: kafka, brokers: [a:1]}}, m: {{type: memory}}}}
+bindings:
+- {{name: replies-k, transport: k, topics: [a]}}
+- {{name: replies-m, transport: m, topics: [b]}}
+- {{name: agent-w, transport: m, topics: [c]}}
+- {{name: agent-v, transport: {long}, topics: [d]}}
+agents:
+  w: {{to: {{transport: m, topic: w}}, attach: {{command: [x]}}}}
+  v: {{description: V, to: {{transport: m, topic: v}}}}
+"
+    );
+    let called = format!(
+        "{text}routes: [{{name: r, to: [{{transport: {long}, topic: t}}]}}]
+default_route: [{{transport: m, topic: t}}, {{transport: k, topic: t, answers: true}}]
+"
+    );
+    let taken = |name: &str, of: &str| {
+        format!(
+            "{name}: is the name of the binding that the bridge adds for {of}: choose another one"
+        )
+    };
+    let too_long =
+        "at most 56 characters are allowed, because the bridge adds the binding replies-NAME";
+    let too_long = format!("transports.{long}: its name is too long: {too_long}");
+    let found = |text: &str| {
+        let lines = problems(text, &[]);
+        let errors = lines
+            .into_iter()
+            .filter(|line| !line.contains(": warning: "));
+        let errors = errors.map(|line| line.splitn(4, ':').nth(3).unwrap().trim().to_owned());
+        errors.collect::<Vec<_>>()
+    };
+    let of_agent = taken("bindings[2].name", "agents.w.attach");
+    let of_replies = taken("bindings[0].name", "transports.k");
+    assert_eq!(found(&called), [too_long, of_replies, of_agent.clone()]);
+    // Without calls, no answers are read.
+    assert_eq!(found(&text), std::slice::from_ref(&of_agent));
+    let without = format!("{called}calls: {{enabled: false}}\n");
+    assert_eq!(found(&without), [of_agent]);
 }
 
 #[test]
@@ -888,12 +961,7 @@ fn the_sample_is_valid_and_complete() {
     let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
     assert!(config.warnings.is_empty(), "{:?}", config.warnings);
     assert_eq!(config.bindings.len(), 4);
-    crate::route::RouteTable::build(
-        &config.routes,
-        &config.default_route,
-        config.limits.max_hops,
-    )
-    .unwrap();
+    crate::route::RouteTable::build(&config.routes, &config.default_route).unwrap();
 }
 
 #[test]
@@ -1067,6 +1135,13 @@ agents:
         "agents: {w: {description: W, to: {transport: x, topic: a}}}\n",
         &["f:1:46: agents.w.to.transport: there is no transport x: did you mean k?"],
     );
+    // Agents that announce themselves have cards too.
+    check_more(
+        "http: {allowed_hosts: ['*']}\nregistry: {enabled: true, destinations: [{to: {transport: k, topic: a}}]}\n",
+        &[
+            "f:2:1: a2a.public_url: is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be built from Host",
+        ],
+    );
 }
 
 #[test]
@@ -1181,6 +1256,25 @@ agents:
 ",
         &[
             "f:3:49: warning: agents.b.to.topic: is the request topic of the attached agent a, so its server also receives these requests: use one topic per agent",
+        ],
+    );
+}
+
+#[test]
+fn nothing_else_goes_to_the_topic_of_an_attached_agent() {
+    check_more(
+        "
+bindings: [{name: in, transport: k, topics: [in], dead_letter: {topic: t.a}}]
+default_route: [{transport: k, topic: out}]
+agents:
+  a: {to: {transport: k, topic: t.a}, attach: {command: [x], dead_letter: t.a}}
+  b: {to: {transport: k, topic: t.a}, attach: {command: [x], dead_letter: t.b}}
+  c: {to: {transport: n, topic: t.a}, attach: {command: [x], dead_letter: a2abus.dlq}}
+",
+        &[
+            "f:1:72: bindings[0].dead_letter.topic: t.a is read by the binding agent-a: its dead letters would loop forever",
+            "f:4:75: agents.a.attach.dead_letter: t.a is read by the binding agent-a: its dead letters would loop forever",
+            "f:5:33: agents.b.to.topic: is also the request topic of the attached agent a, so each would refuse the requests of the other: use one topic per agent",
         ],
     );
 }

@@ -23,10 +23,10 @@ use super::problem::ConfigErrors;
 use super::raw::Node;
 use super::section::Sections;
 use super::{
-    AgentCardConfig, BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE, DestinationConfig,
-    Names, OnUnknown, Role, StateLog, TransportConfig, TransportType,
+    AgentCardConfig, AsText, BindingConfig, Claim, ConditionConfig, DEFAULT_ROUTE,
+    DestinationConfig, Names, OnUnknown, Role, StateLog, TransportConfig, TransportType,
 };
-use crate::names::{Attribute, TemplatePart};
+use crate::names::{Attribute, Name, TemplatePart};
 
 /// Runs all checks that need more than one value.
 pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigErrors) {
@@ -113,6 +113,36 @@ impl Checker<'_> {
             let named = named.iter().map(|(path, name)| (path.clone(), name));
             self.unique(named, |first| already("name", first));
         }
+        let added = self.added_bindings();
+        for (path, name) in &partial.bindings {
+            if let Some((of, _)) = added.iter().find(|(_, added)| added == name) {
+                let message = format!(
+                    "is the name of the binding that the bridge adds for {of}: choose another one"
+                );
+                self.error(path.clone(), message);
+            }
+        }
+    }
+
+    /// The names of the bindings that the bridge adds, each with the path of what it adds it for.
+    fn added_bindings(&self) -> Vec<(ValuePath, Name)> {
+        let attached = self.each_attached();
+        let attached = attached.map(|(path, binding)| (path, binding.name.clone()));
+        let replies = self.kafka_callers().filter_map(|(path, name)| {
+            let binding = BindingConfig::of_replies(&name)?;
+            Some((path, binding.name))
+        });
+        attached.chain(replies).collect()
+    }
+
+    /// The Kafka transports on which the bridge makes calls, each with its path: it adds a binding for each.
+    fn kafka_callers(&self) -> impl Iterator<Item = (ValuePath, Name)> {
+        let called = self.called_transports().into_iter();
+        called.filter_map(move |name| {
+            let path = ValuePath::root().key("transports").key(name.as_str());
+            let is_kafka = self.transport_type(name) == Some(TransportType::Kafka);
+            is_kafka.then(|| (path, name.clone()))
+        })
     }
 
     fn transports(&mut self) {
@@ -130,6 +160,15 @@ impl Checker<'_> {
             for problem in transport.iter().flat_map(TransportConfig::warnings) {
                 self.warning(section.key(name).below(&problem.key), problem.message);
             }
+        }
+        let too_long: Vec<ValuePath> = self
+            .kafka_callers()
+            .filter(|(_, name)| BindingConfig::of_replies(name).is_none())
+            .map(|(path, _)| path)
+            .collect();
+        for path in too_long {
+            let message = "its name is too long: at most 56 characters are allowed, because the bridge adds the binding replies-NAME";
+            self.error(path, message);
         }
     }
 
@@ -314,7 +353,7 @@ impl Checker<'_> {
                     && earlier
                         .topics
                         .iter()
-                        .any(|a| later.topics.iter().any(|b| overlap(a, b)))
+                        .any(|a| later.topics.iter().any(|b| overlap(a.as_str(), b.as_str())))
             });
             if let Some((_, earlier)) = shared {
                 let message = format!(
@@ -393,20 +432,29 @@ impl Checker<'_> {
 
     fn dead_letters(&mut self) {
         for (path, binding) in self.each_binding() {
-            let topic = &binding.dead_letter.topic.0;
-            if let Some(reader) = self.reader(binding.dead_letter_transport(), topic) {
-                let message = format!(
-                    "{topic} is read by the binding {}: its dead letters would loop forever",
-                    reader.name
-                );
-                self.error(path.key("dead_letter").key("topic"), message);
-            }
-            self.unstored_letters(&path, binding);
+            let path = path.key("dead_letter").key("topic");
+            self.looping_letters(path.clone(), binding);
+            self.unstored_letters(path, binding);
+        }
+        for (path, binding) in self.each_attached() {
+            self.looping_letters(path.key("dead_letter"), binding);
+        }
+    }
+
+    /// Refuses dead letters that a binding reads.
+    fn looping_letters(&mut self, path: ValuePath, binding: &BindingConfig) {
+        let topic = &binding.dead_letter.topic.0;
+        if let Some(reader) = self.reader(binding.dead_letter_transport(), topic) {
+            let message = format!(
+                "{topic} is read by the binding {}: its dead letters would loop forever",
+                reader.name
+            );
+            self.error(path, message);
         }
     }
 
     /// Warns of dead letters of core NATS: like its messages, they are lost unless a stream stores them.
-    fn unstored_letters(&mut self, path: &ValuePath, binding: &BindingConfig) {
+    fn unstored_letters(&mut self, path: ValuePath, binding: &BindingConfig) {
         let is_core = self.transport_type(&binding.transport) == Some(TransportType::Nats)
             && binding.durable.is_none()
             && binding.stream.is_none();
@@ -420,7 +468,6 @@ impl Checker<'_> {
             let message = format!(
                 "dead letters of core NATS are lost unless a JetStream stream stores {topic}: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it"
             );
-            let path = path.key("dead_letter").key("topic");
             self.problems
                 .unverified(self.root.site(&path), path, message);
         }
@@ -445,11 +492,17 @@ impl Checker<'_> {
         if calls.timeout.0 > calls.max_timeout.0 {
             self.error(section.key("timeout"), "is longer than calls.max_timeout");
         }
-        let reader = self.each_binding().find(|(_, binding)| {
-            binding
-                .topics
-                .iter()
-                .any(|topic| topic.matches(&calls.reply_topic))
+        // Off Kafka, answers go to topics below the reply topic: REPLICA.CALLID, or REPLICA.followed.CALLID.
+        let below = ["*.*", "*.*.*"].map(|last| format!("{}.{last}", calls.reply_topic.0));
+        let called = self.called_transports();
+        let mut bindings = self.each_binding();
+        let reader = bindings.find(|(_, binding)| {
+            let is_kafka = self.transport_type(&binding.transport) == Some(TransportType::Kafka);
+            let reads_answers = |topic: &AsText<TopicFilter>| match is_kafka {
+                true => topic.matches(&calls.reply_topic),
+                false => below.iter().any(|below| overlap(topic.as_str(), below)),
+            };
+            called.contains(&binding.transport) && binding.topics.iter().any(reads_answers)
         });
         if let Some((_, binding)) = reader {
             let message = format!(
@@ -604,8 +657,8 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
 ];
 
 /// Whether one topic can match both filters.
-fn overlap(a: &TopicFilter, b: &TopicFilter) -> bool {
-    let (mut a, mut b) = (a.as_str().split('.'), b.as_str().split('.'));
+fn overlap(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('.'), b.split('.'));
     loop {
         match (a.next(), b.next()) {
             (None, None) => return true,

@@ -39,15 +39,16 @@ mod v0_3;
 mod webhooks;
 mod work;
 
-pub(in crate::doors) use self::agents::{bad_request, read_body, refusal_of};
+pub(in crate::doors) use self::agents::{bad_request, card_refusal, read_body, refusal_of};
 pub(crate) use self::deliver::Deliveries;
 pub(in crate::doors) use self::follow::TaskEvents;
 pub(crate) use self::limits::Limits;
-pub(in crate::doors) use self::limits::holding;
+pub(in crate::doors) use self::limits::{holding, holding_bytes};
 pub(crate) use self::post::EXPOSED;
 pub(in crate::doors) use self::post::framed;
 pub(crate) use self::shared::{A2a, LiveSettings, Settings};
 pub(crate) use self::webhooks::{AllowedUrls, PushSettings};
+pub(in crate::doors) use self::work::not_found;
 
 use std::sync::Arc;
 
@@ -183,11 +184,13 @@ impl A2a {
             .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
         let base = self.base(request.uri(), request.headers())?;
         let agents = self.settings.registry.now();
+        let (limits, metrics) = (&self.settings.at_a_time, &self.door.metrics);
+        let is_list = matches!(page, Page::Agents);
+        let share = is_list.then(|| limits.request(&reader.name, 1, metrics));
+        let share = share.transpose()?;
         let document = match page {
             Page::Agents if agents::is_watched(request.headers()) => {
-                let (limits, metrics) = (&self.settings.at_a_time, &self.door.metrics);
-                let share = limits.request(&reader.name, 1, metrics)?;
-                return Ok(holding(Some(share), self.watched(base, request)));
+                return Ok(holding(share, self.watched(base, request)));
             }
             Page::ServerCard => card::of_server(
                 &self.settings.instance,
@@ -211,7 +214,8 @@ impl A2a {
             Page::Capabilities => return Ok(uncached(&self.capabilities())),
         };
         let changed = agents.changed().unwrap_or(self.changed);
-        Ok(page::response(&document, changed, request.headers()))
+        let budget = self.door.client_budget(request.extensions());
+        page::response(&document, changed, request.headers(), &budget, share)
     }
 
     fn card(&self, name: &str, base: &str) -> Result<Value, Refusal> {

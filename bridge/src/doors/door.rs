@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::ORIGIN;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, ORIGIN};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
@@ -157,18 +157,49 @@ impl Door {
         Ok(())
     }
 
-    /// Reads the body of a request, of at most `max_bytes` bytes.
-    pub(super) async fn body(
-        &self,
-        request: Request<Body>,
-        max_bytes: usize,
-    ) -> Result<Bytes, Refusal> {
+    /// Reads the body of a request.
+    pub(super) async fn body(&self, request: Request<Body>) -> Result<Bytes, Refusal> {
         let budget = self.client_budget(request.extensions());
         let (head, body) = request.into_parts();
-        let read = body::read(&head.headers, body, max_bytes, self.body_timeout, &budget).await;
-        read.map_err(|error| match error {
+        self.read_body(&head.headers, body, &budget).await
+    }
+
+    /// The same for a request that was taken apart, and whose budget is known.
+    pub(super) async fn read_body(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        budget: &ClientBudget,
+    ) -> Result<Bytes, Refusal> {
+        let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+        let is_encoded =
+            |coding: &&HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"identity");
+        if let Some(coding) = codings.find(is_encoded) {
+            let coding = String::from_utf8_lossy(coding.as_bytes());
+            let message =
+                format!("Content-Encoding {coding:?} is not supported: send the body as it is");
+            let failure = Failure::new(Reason::ContentType, message);
+            return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
+        }
+        let limit = self.largest_body();
+        let read = body::read(headers, body, limit, self.body_timeout, budget).await;
+        read.map_err(|error| self.unread(error, headers))
+    }
+
+    /// The refusal of a request whose body could not be read.
+    fn unread(&self, error: BodyError, headers: &HeaderMap) -> Refusal {
+        match error {
             BodyError::TooLarge => {
-                let message = format!("the body is larger than {max_bytes} bytes");
+                let limit = self.largest_body();
+                let announced = headers.get(CONTENT_LENGTH);
+                let message = match announced.and_then(|length| length.to_str().ok()) {
+                    Some(length) => format!(
+                        "the body has {length} bytes, but only {limit} are allowed (limits.max_bytes); send less at a time"
+                    ),
+                    None => format!(
+                        "the body is larger than {limit} bytes (limits.max_bytes); send less at a time"
+                    ),
+                };
                 let failure = Failure::new(Reason::Exhausted, message);
                 (StatusCode::PAYLOAD_TOO_LARGE, failure)
             }
@@ -177,14 +208,16 @@ impl Door {
                 (StatusCode::TOO_MANY_REQUESTS, failure)
             }
             BodyError::TooSlow => {
-                let failure = Failure::new(Reason::Timeout, "the body did not arrive in time");
+                let millis = self.body_timeout.as_millis();
+                let message = format!("the body did not arrive within {millis} ms");
+                let failure = Failure::new(Reason::Timeout, message);
                 (StatusCode::REQUEST_TIMEOUT, failure)
             }
             BodyError::Broken => {
-                let failure = Failure::new(Reason::Parse, "the body was incomplete");
+                let failure = Failure::new(Reason::Parse, "the body was cut off");
                 (StatusCode::BAD_REQUEST, failure)
             }
-        })
+        }
     }
 
     /// The error for a request that could not store a record; `what` is a plural noun.
@@ -223,6 +256,19 @@ impl Door {
             refusal(status, &failure, &recipient)
         })
     }
+}
+
+/// Charges a document that the bridge makes itself, until it is sent.
+pub(super) fn charged(budget: &ClientBudget, document: Bytes) -> Result<Bytes, Failure> {
+    let charged = budget.hold(document);
+    charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))
+}
+
+/// The same for a document that cannot be read in parts: one that exceeds the share of its client is charged too, if the
+/// client has no other one, see [`ClientBudget::hold_large`].
+pub(super) fn charged_large(budget: &ClientBudget, document: Bytes) -> Result<Bytes, Failure> {
+    let charged = budget.hold_large(document);
+    charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))
 }
 
 /// The memory overhead of a header line besides its text, in bytes.

@@ -60,7 +60,6 @@ use self::state::Mcp;
 use super::door::{Door, Refusal};
 use super::permit::{Action, Principal, permit};
 use super::rpc::common::Target;
-use super::rpc::read_body;
 use crate::budget::Charge;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::config::McpConfig;
@@ -192,7 +191,7 @@ impl Mcp {
         })?;
         let (mut head, body) = request.into_parts();
         let budget = self.door.client_budget(&head.extensions);
-        let body = read_body(&self.door, &head.headers, body, &budget).await?;
+        let body = self.door.read_body(&head.headers, body, &budget).await?;
         head.headers.insert(SESSION, session);
         head.headers.insert(ACCEPT, BOTH);
         let post = Post {

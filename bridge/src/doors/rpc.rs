@@ -28,7 +28,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
+use http::{HeaderMap, Method, Request, StatusCode, request};
 use tokio::time::{Instant, timeout};
 
 use self::common::{AdmittedRequest, CallOptions, Common, Target};
@@ -39,14 +39,13 @@ use self::unit::{Framed, Item, RequestItem};
 use super::door::{Answering, Door, Refusal};
 use super::permit::{Action, Principal, permit};
 use crate::account::Line;
-use crate::budget::{BudgetExhausted, Charge, ClientBudget};
+use crate::budget::{Charge, ClientBudget};
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Part, SentCalls};
-use crate::http::body::BodyError;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{accepted, refusal};
-use crate::http::{body, negotiate, sse};
+use crate::http::{negotiate, sse};
 use crate::metrics::HttpPath;
 
 /// `POST /rpc`.
@@ -174,7 +173,7 @@ async fn admit_request(
     let charge = door.check_in_with(&request, &budget)?;
     let (head, body) = request.into_parts();
     let common = read_head(door, endpoint, (call, caller, budget), &head)?;
-    let body = read_body(door, &head.headers, body, &common.budget).await?;
+    let body = door.read_body(&head.headers, body, &common.budget).await?;
     Ok((Box::new(AdmittedRequest { common, head, body }), charge))
 }
 
@@ -341,56 +340,6 @@ fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
         let message = "X-A2A-Timeout must be a positive integer of milliseconds";
         let failure = Failure::new(Reason::InvalidParams, message);
         (StatusCode::BAD_REQUEST, failure)
-    })
-}
-
-pub(super) async fn read_body(
-    door: &Door,
-    headers: &HeaderMap,
-    body: Body,
-    budget: &ClientBudget,
-) -> Result<Bytes, Refusal> {
-    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
-    let is_encoded = |coding: &&HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"identity");
-    if let Some(coding) = codings.find(is_encoded) {
-        let coding = String::from_utf8_lossy(coding.as_bytes());
-        let message =
-            format!("Content-Encoding {coding:?} is not supported: send the body as it is");
-        let failure = Failure::new(Reason::ContentType, message);
-        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
-    }
-    let limit = door.largest_body();
-    let read = body::read(headers, body, limit, door.body_timeout, budget).await;
-    read.map_err(|error| match error {
-        BodyError::TooLarge => {
-            let announced = headers.get(header::CONTENT_LENGTH);
-            let message = match announced.and_then(|length| length.to_str().ok()) {
-                Some(length) => format!(
-                    "the body has {length} bytes, but only {limit} are allowed (limits.max_bytes); send less at a time"
-                ),
-                None => format!("the body is larger than {limit} bytes (limits.max_bytes); send less at a time"),
-            };
-            (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                Failure::new(Reason::Exhausted, message),
-            )
-        }
-        BodyError::NoRoom => (
-            StatusCode::TOO_MANY_REQUESTS,
-            Failure::call(&CallError::Exhausted(BudgetExhausted.into())),
-        ),
-        BodyError::TooSlow => {
-            let millis = door.body_timeout.as_millis();
-            let message = format!("the body did not arrive within {millis} ms");
-            (
-                StatusCode::REQUEST_TIMEOUT,
-                Failure::new(Reason::Timeout, message),
-            )
-        }
-        BodyError::Broken => {
-            let failure = Failure::new(Reason::Parse, "the body was cut off");
-            (StatusCode::BAD_REQUEST, failure)
-        }
     })
 }
 

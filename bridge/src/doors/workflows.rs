@@ -24,7 +24,8 @@
 //!
 //! `workflow` is the JSON Lines as one string. The workflow contains the execution id, which is unique per agent: the
 //! same workflow with the same id does not run twice, and its record is the answer, with `Idempotent-Replay: true`; a
-//! different workflow with that id gets 409. An execution continues if its client disconnects.
+//! different workflow with that id gets 409. So does the same one if its record was removed because memory was full. An
+//! execution continues if its client disconnects.
 //!
 //! Every answer below `/api` has `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds at which a slot frees) of
 //! the last 60 seconds, and a 429 those of the limit that was reached, with `Retry-After` in seconds. Requests without
@@ -123,6 +124,10 @@ async fn health(State(rest): State<Arc<RestState>>, method: Method) -> Response 
     response
 }
 
+fn openapi() -> Response {
+    json_response(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()))
+}
+
 async fn api(State(rest): State<Arc<RestState>>, request: Request<Body>) -> Response {
     let response = match rest.door.admit(&request) {
         Ok(_charge) => rest.respond(request).await,
@@ -180,10 +185,7 @@ impl RestState {
         let call = call.ok_or_else(Problem::no_such_call)?;
         call.check(&head.method)?;
         let Some(member) = member else {
-            return Ok(json_response(
-                StatusCode::OK,
-                Bytes::from_static(OPENAPI.as_bytes()),
-            ));
+            return Ok(openapi());
         };
         let body = if call.has_body() {
             self.read(head, body).await?
@@ -207,10 +209,7 @@ impl RestState {
         body: &Bytes,
     ) -> Result<Response, Problem> {
         match call {
-            Call::OpenApi => Ok(json_response(
-                StatusCode::OK,
-                Bytes::from_static(OPENAPI.as_bytes()),
-            )),
+            Call::OpenApi => Ok(openapi()),
             Call::Capabilities => Ok(capabilities::all(member)),
             Call::Search => capabilities::search(member, body),
             Call::Validate => self.validate(member.agent(), body).await,

@@ -2,6 +2,8 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::io;
+use std::iter::successors;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
@@ -24,7 +26,7 @@ use tower::ServiceExt as _;
 
 use super::late;
 use super::open_connections::{ConnectionGuard, OpenConnections};
-use super::stall::Stalling;
+use super::stall::{Stalling, is_stall};
 use super::streams::{ConnectionActivity, Stream, Streams};
 use crate::budget::{Budget, ClientBudget};
 use crate::log_limit::LogLimit;
@@ -36,9 +38,11 @@ use crate::shares::Share;
 pub(crate) struct ConnectionBounds {
     /// How long a client may take to send the head of a request.
     pub header_timeout: Duration,
-    /// How long a connection may be open without a request.
+    /// How long an HTTP/2 connection may be open without a request. On HTTP/1, `header_timeout` counts from the last
+    /// response on.
     pub idle_timeout: Duration,
-    /// How long a client may leave a response unread.
+    /// How long a client may leave all responses of a connection unread. One of them may be unread for five times as
+    /// long, while the client reads or waits for others.
     pub response_timeout: Duration,
     /// Maximum number of concurrent connections; further ones wait in the kernel.
     pub max_connections: usize,
@@ -367,6 +371,10 @@ fn end_of(error: &hyper::Error) -> Option<End> {
     if error.is_parse() {
         return Some(End::Now("malformed"));
     }
+    let mut causes = successors(error.source(), |&cause| cause.source());
+    if causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_stall)) {
+        return Some(End::Now("stalled"));
+    }
     // On HTTP/1 no request came within the header timeout; on HTTP/2 no answer to a ping.
     if error.is_timeout() {
         return Some(End::Gracefully("idle"));
@@ -439,4 +447,34 @@ fn builder(bounds: ConnectionBounds) -> Builder<TokioExecutor> {
         .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(MAX_HEAD_BYTES);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt as _, duplex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_peer_stops_reading_ends_as_stalled() {
+        let bounds = ConnectionBounds {
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            response_timeout: Duration::from_secs(60),
+            max_connections: 1,
+            max_per_client: 1,
+        };
+        let (ours, mut theirs) = duplex(64);
+        let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+        theirs.write_all(request).await.unwrap();
+        let io = TokioIo::new(Stalling::new(ours, WRITE_TIMEOUT, Arc::default()));
+        let service = hyper::service::service_fn(|_: http::Request<Incoming>| async {
+            Ok::<_, Infallible>(Response::new(Body::from(vec![b' '; 1 << 20])))
+        });
+        let builder = builder(bounds).http1_only();
+        let ended = builder.serve_connection(io, service).await;
+        let error = ended.unwrap_err();
+        let end = end_of(error.downcast_ref().unwrap());
+        assert!(matches!(end, Some(End::Now("stalled"))), "{error}");
+    }
 }

@@ -1,9 +1,11 @@
 //! The open requests of one connection: is the connection active, idle or stalled?
 //!
 //! HTTP/2 keeps a connection open as long as its peer answers pings, and leaves a response pending as long as its peer
-//! does not enlarge the window. So the bridge checks: a connection without requests is idle, and one whose peer does
-//! not read its response is stalled. A response body ends when hyper has taken it, which may be long before the peer
-//! has it. So a connection with an unfinished write is not idle, and hyper gets a large body in pieces.
+//! does not enlarge the window. So the bridge checks: a connection without requests is idle, and one whose peer reads
+//! none of its responses is stalled. While the peer reads one of them, or waits for one, the connection is kept for
+//! longer: an unread response must not cut off the others, but must not use memory for ever either. A response body
+//! ends when hyper has taken it, which may be long before the peer has it. So a connection with an unfinished write is
+//! not idle, and hyper gets a large body in pieces.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,7 +58,7 @@ pub(super) enum ConnectionActivity {
     Active,
     /// It has been idle for too long.
     Idle,
-    /// Its peer does not read a response.
+    /// Its peer reads none of the responses, and waits for no other; or it has not read one of them for much longer.
     Stalled,
 }
 
@@ -77,6 +79,8 @@ struct WatchedBody {
 /// The largest piece of a response body, in bytes. HTTP/2 takes it although the peer has not opened its window: so much
 /// of a response counts as sent.
 const PIECE: usize = 16 << 10;
+/// How many times as long one response may go unread while the peer reads, or waits for, another.
+const UNREAD_FACTOR: u32 = 5;
 
 // === impl Streams ===
 
@@ -142,8 +146,15 @@ impl Streams {
                 false => ConnectionActivity::Active,
             };
         }
-        let mut responses = open.requests.iter().filter_map(|request| request.polled);
-        match responses.any(|polled| since(polled) >= response_timeout) {
+        let is_unread = |request: &OpenRequest, limit: Duration| {
+            let polled = request.polled;
+            polled.is_some_and(|polled| since(polled) >= limit)
+        };
+        let longer = response_timeout.saturating_mul(UNREAD_FACTOR);
+        let mut requests = open.requests.iter();
+        let is_stalled = requests.clone().all(|it| is_unread(it, response_timeout))
+            || requests.any(|it| is_unread(it, longer));
+        match is_stalled {
             true => ConnectionActivity::Stalled,
             false => ConnectionActivity::Active,
         }
@@ -368,5 +379,23 @@ mod tests {
             ConnectionActivity::Stalled
         );
         assert_eq!(streams.activity(LONG, LONG), ConnectionActivity::Active);
+    }
+
+    #[test]
+    fn an_unread_response_ends_the_other_requests_of_its_connection_only_after_longer() {
+        let streams = Streams::new();
+        let _unread = streams.begin().watch(Body::from("answer"));
+        let other = streams.begin();
+        let timeout = Duration::from_secs(10);
+        let unread_for = |time: Duration| {
+            let polled = Instant::now().checked_sub(time).unwrap();
+            streams.open().requests[0].polled = Some(polled);
+            streams.activity(LONG, timeout)
+        };
+        assert_eq!(unread_for(timeout), ConnectionActivity::Active);
+        let longer = timeout * UNREAD_FACTOR;
+        assert_eq!(unread_for(longer), ConnectionActivity::Stalled);
+        drop(other);
+        assert_eq!(unread_for(timeout), ConnectionActivity::Stalled);
     }
 }

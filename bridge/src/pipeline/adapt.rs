@@ -14,8 +14,8 @@ use a2abus_models::convert::{Conversion, ConvertContext, ConvertError};
 use a2abus_models::e2a::Trust;
 use a2abus_models::{Fault, faults_of};
 use a2abus_plugin::{
-    Data, DecodeErrorKind, Event, EventError, Family, Hint, Ids, Limits, MapContext, MapOptions,
-    Source, Text, decode, extension, map,
+    Data, DecodeErrorKind, Event, EventError, Hint, Ids, Limits, MapContext, MapOptions, Source,
+    Text, decode, extension, map,
 };
 use bytes::Bytes;
 
@@ -211,12 +211,7 @@ impl Adapter {
 
     /// Checks each record against the model of its family. Bodies that contain no record pass.
     fn check(&self, body: &Bytes) -> Result<(), AdaptError> {
-        let trusted = self.hint.e2a_trusted || self.hint.family == Some(Family::E2a);
-        let trust = if trusted {
-            Trust::Trusted
-        } else {
-            Trust::Untrusted
-        };
+        let trust = Trust::from(&self.hint);
         let mut faults = Vec::new();
         for unit in decode(body, &self.hint, &self.limits) {
             match unit {

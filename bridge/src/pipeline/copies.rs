@@ -1,10 +1,10 @@
 //! The memory that copies use until they are confirmed.
 //!
 //! The budget of a subscription counts received messages. One message can become many copies, each with the key and the
-//! headers of the message, so these are limited as well: a message whose copies would repeat too much is refused, and
-//! no other message is read while the unconfirmed copies use too much beyond the messages themselves. Copies that share
-//! the body of their message do not reach this limit: a Kafka partition whose destination is missing must not stop the
-//! others.
+//! headers of the message, so the copies are limited as well: a message whose copies would repeat too much is refused.
+//! While the unconfirmed copies need too much memory besides the messages themselves, each lane reads one message at a
+//! time. So a Kafka partition whose destination is missing does not stop the others: its messages stay unread until
+//! they use up the budget of the subscription, which then pauses it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use crate::bus::outbound::Outgoing;
 
 /// Maximum number of bytes of keys and headers that the elements of one message may repeat.
 const MAX_REPEATED: usize = 4 << 20;
-/// No other message is read while the copies of a binding use more bytes than this, and more than the overhead of two
-/// copies of each message of its budget.
+/// Each lane reads one message at a time while the copies of a binding use more bytes than this, and more than the
+/// overhead of two copies of each message of its budget. So they use at most this and one message with its copies per
+/// lane.
 const MAX_IN_HAND: usize = 64 << 20;
 /// The overhead of a copy, in bytes.
 const COPY: usize = 1 << 10;

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use a2abus_models::e2a::Trust;
 use a2abus_plugin::{
     DecodeErrorKind, Event, EventError, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
     Refused, Source, Text, map, wrap_unknown,
@@ -94,7 +95,10 @@ impl Intake {
 
     /// A received delivery, with the current rules.
     pub(crate) fn at<'d>(&self, delivery: &'d Delivery, rules: &'d Rules) -> ReadAt<'d> {
-        ReadAt::of(delivery, rules, self.bus, Reader::ProtocolBinding)
+        ReadAt {
+            trust: Trust::from(&self.hint),
+            ..ReadAt::of(delivery, rules, self.bus, Reader::Binding)
+        }
     }
 
     /// Passes the content of a message to `take`, in order. `collaboration_id` is the one in the message for the lines

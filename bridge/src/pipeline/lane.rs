@@ -145,6 +145,12 @@ impl<M, F> Lane<M, F> {
         removed
     }
 
+    /// Whether it has no message, in whatever state.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_idle = !self.is_busy && self.in_flight == 0;
+        is_idle && self.waiting.is_empty() && self.failed.is_empty()
+    }
+
     /// Whether messages wait for a failed one.
     pub(super) fn is_held(&self) -> bool {
         self.phase != Phase::Open
@@ -238,6 +244,22 @@ mod tests {
         assert_eq!(lane.next(), Some(Task::First(0)));
         lane.recovered();
         assert_eq!(lane.next(), Some(Task::Send(1, 1)));
+    }
+
+    #[test]
+    fn a_lane_is_empty_once_its_last_message_is_confirmed() {
+        let mut lane = lane(1);
+        assert!(!lane.is_empty());
+        assert_eq!(lane.next(), Some(Task::Send(0, 0)));
+        assert!(!lane.is_empty(), "it is handed over");
+        lane.sent(false);
+        assert!(!lane.is_empty(), "it is unconfirmed");
+        lane.failed(0, 0);
+        assert!(!lane.is_empty());
+        assert_eq!(lane.next(), Some(Task::First(0)));
+        assert!(!lane.is_empty());
+        lane.recovered();
+        assert!(lane.is_empty());
     }
 
     #[test]

@@ -6,14 +6,16 @@ use std::collections::HashMap;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{DecodeErrorKind, Event, Kind, Refused, Text, extension};
-use a2abus_transports::Message;
+use a2abus_transports::{Header, Headers, Message};
 use serde::de::IgnoredAny;
 
 use super::intake::Refusal;
 use super::request::recipient_of;
 use super::state::{Pipeline, Routed, undelivered};
 use crate::account;
+use crate::bus::BusId;
 use crate::bus::deadletter::Stage;
+use crate::bus::headers::{PASSED_HOPS, is_attribute, is_attribute_on};
 use crate::bus::outbound::Unit;
 use crate::calls::CallError;
 use crate::calls::exchange::RoutedRequest;
@@ -25,8 +27,6 @@ use crate::config::OnUnknown;
 /// Maximum number of error replies to one message. If more of its elements are refused, the rest only become dead
 /// letters.
 const MAX_ERROR_REPLIES: usize = 16;
-/// The header that counts the routes that a payload of an unknown format has passed.
-const PASSED_HOPS: &str = "bus-hops";
 
 // === impl Pipeline ===
 
@@ -73,15 +73,26 @@ impl Pipeline {
         for copy in copies.filter(|copy| copy.dead_letter.is_none()) {
             // The address is useless on another bus.
             copy.address.reply_to = inbox.clone().filter(|_| copy.bus == self.intake.bus);
-            let key = copy.message.key.take();
             copy.message = Message {
-                key,
+                key: copy.message.key.take(),
+                headers: self.passed_headers(at.message, copy.bus),
                 body: Some(unit.bytes.clone()),
-                ..at.message.clone()
             };
             let next = hops.saturating_add(1).to_string();
             copy.message.headers.put(PASSED_HOPS, next);
         }
+    }
+
+    /// The headers of a payload that is passed on to a bus, without those that could become attributes of CloudEvents
+    /// there: nobody has checked them, and they could name any `source`. A copy to the bus where the payload was read
+    /// keeps the attributes of that bus, such as the reply address.
+    fn passed_headers(&self, message: &Message, to: BusId) -> Headers {
+        let (own, binding) = (self.intake.bus, self.intake.binding);
+        let keeps = |header: &&Header| {
+            !is_attribute(&header.name) || (to == own && is_attribute_on(binding, &header.name))
+        };
+        let kept: Vec<Header> = message.headers.iter().filter(keeps).cloned().collect();
+        Headers::from(kept)
     }
 
     fn reject(&self, at: ReadAt<'_>, refusal: &Refusal, routed: &mut Routed) {

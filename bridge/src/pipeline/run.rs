@@ -69,6 +69,12 @@ impl<'p> Run<'p> {
         }
     }
 
+    /// Whether a lane has no message.
+    pub(super) fn is_empty(&self, lane: u32) -> bool {
+        let lane = self.lanes.get(&lane);
+        lane.is_none_or(|lane| lane.order.is_empty())
+    }
+
     /// Adds a message to its lane.
     pub(super) fn receive(&mut self, delivery: Delivery, now: Instant) {
         let lane = delivery.lane;

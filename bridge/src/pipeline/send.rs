@@ -56,6 +56,8 @@ struct Handed {
 enum SendResult {
     Waiting(Confirmation),
     Confirmed,
+    /// Its bus accepted it into its queue, and then failed.
+    Unconfirmed(TransportError),
     Failed(TransportError),
 }
 
@@ -92,16 +94,18 @@ impl Pipeline {
             ..
         } = in_flight;
         let lacks_reply_reader = |copy: &Outgoing| self.calls.lacks_reply_reader(copy);
-        if copies.iter().skip(handed.len()).any(lacks_reply_reader) {
+        if copies.iter().any(lacks_reply_reader) {
             return false;
         }
         let _span = span.enter();
-        while let Some(copy) = copies.get(handed.len()) {
-            if !self.is_wanted(copy) {
+        copies.retain(|copy| {
+            let is_wanted = self.is_wanted(copy);
+            if !is_wanted {
                 self.unwanted(copy, original);
-                copies.remove(handed.len());
-                continue;
             }
+            is_wanted
+        });
+        for copy in &*copies {
             // A copy that would have to wait is not sent here, so the work is limited by the messages received at once.
             let result = unconstrained(self.publisher.send(copy)).now_or_never();
             let Some(result) = result else { return false };
@@ -273,7 +277,8 @@ impl Pipeline {
         }
     }
 
-    /// Waits until a copy, or its replacement, is confirmed. Returns the copy that has to be sent again, if any.
+    /// Waits until a copy, or its replacement, is confirmed. Returns the copy that has to be sent again, if any. A request
+    /// on core NATS that may have been sent is not sent again: its answer, or its deadline, decides.
     async fn delivered(
         &self,
         mut copy: Outgoing,
@@ -286,15 +291,17 @@ impl Pipeline {
             _holder,
         } = handed;
         loop {
-            let failed = match result {
-                SendResult::Waiting(confirmation) => confirmation.await.err(),
-                SendResult::Confirmed => None,
-                SendResult::Failed(error) => Some(error),
+            let (error, is_handed_over) = match result.decided().await {
+                Ok(()) => {
+                    self.publisher.confirmed(&copy, sent.elapsed());
+                    return Ok(());
+                }
+                Err(failed) => failed,
             };
-            let Some(error) = failed else {
-                self.publisher.confirmed(&copy, sent.elapsed());
+            if is_handed_over && self.publisher.must_not_repeat(&copy) {
+                self.publisher.unconfirmed(&copy, &error);
                 return Ok(());
-            };
+            }
             if self.publisher.failure_action(&copy, &error) == FailureAction::Hold {
                 let holder = self.publisher.held(&copy, &error);
                 return Err(((copy, holder), error.kind()));
@@ -406,7 +413,7 @@ impl InFlight {
             {
                 *result = match confirmed {
                     Ok(_) => SendResult::Confirmed,
-                    Err(error) => SendResult::Failed(error),
+                    Err(error) => SendResult::Unconfirmed(error),
                 };
             }
             matches!(result, SendResult::Confirmed)
@@ -426,6 +433,20 @@ impl Handed {
 }
 
 // === impl SendResult ===
+
+impl SendResult {
+    /// Waits for the confirmation. With an error, also returns whether the bus had accepted the copy into its queue.
+    async fn decided(self) -> Result<(), (TransportError, bool)> {
+        match self {
+            Self::Waiting(confirmation) => {
+                confirmation.await.map(drop).map_err(|error| (error, true))
+            }
+            Self::Confirmed => Ok(()),
+            Self::Unconfirmed(error) => Err((error, true)),
+            Self::Failed(error) => Err((error, false)),
+        }
+    }
+}
 
 impl From<Result<Confirmation, TransportError>> for SendResult {
     fn from(handed: Result<Confirmation, TransportError>) -> Self {

@@ -216,12 +216,18 @@ async fn watch_share(
     readiness: &Readiness,
 ) {
     let mut is_late = false;
+    let mut before = Share::Waiting;
     loop {
         let now = *share.borrow_and_update();
+        let was_refused = std::mem::replace(&mut before, now) == Share::Refused;
         match now {
             // That is reported already.
             Share::Waiting if is_late => {}
             Share::Waiting => {
+                if was_refused {
+                    // The permission is granted, and only the partitions are missing.
+                    readiness.set(condition, Err(WAITING.to_owned()));
+                }
                 // A client that is replaced reports again that it waits: the wait goes on.
                 let over = share.wait_for(|share| *share != Share::Waiting);
                 match timeout(PATIENCE, over).await.map(|over| over.is_ok()) {
@@ -293,6 +299,9 @@ mod tests {
         assert_eq!(report(), (true, 0), "a rebalance is short");
         become_(Share::Refused, soon).await;
         assert_eq!(report(), (false, 0), "it can no longer read");
+        become_(Share::Waiting, soon).await;
+        assert_eq!(report(), (false, 0));
+        assert_eq!(readiness.report().not_ready[0].cause, WAITING);
         become_(Share::Assigned, soon).await;
         assert_eq!(report(), (true, 0));
         become_(Share::Waiting, late).await;

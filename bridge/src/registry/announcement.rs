@@ -54,3 +54,12 @@ pub(crate) enum AnnouncementError {
     #[error("the announcement was not stored: {0}")]
     NotStored(StateError),
 }
+
+// === impl AnnouncementError ===
+
+impl AnnouncementError {
+    /// Whether the same announcement may succeed later.
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(self, Self::NotStored(error) if error.is_transient())
+    }
+}

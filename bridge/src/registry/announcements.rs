@@ -1,8 +1,7 @@
 //! Announcements: who may announce an agent, for how long, and how long the log stores it.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -14,9 +13,11 @@ use super::agents::{Agent, Agents};
 use super::announcement::{Announcement, AnnouncementError, RequestOrigin};
 use super::card::{Card, Faults, check_name};
 use super::destinations::AllowedDestinations;
-use super::record::{self, AHEAD, AgentFold, AnnouncedAgent, Leases, Owner};
+use super::record::{self, AgentFold, AnnouncedAgent, Leases, Owner};
+use super::turns::Turns;
 use crate::bus::outbound::Outbound;
 use crate::clock;
+use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::metrics::{Metrics, RegistryEvent};
 use crate::names::Name;
@@ -28,12 +29,11 @@ pub(super) const BEHIND: usize = 1_024;
 const MAX_TRIES: usize = 5;
 /// How long an announcement stays in the log after its lease has expired.
 const FORGET_AFTER: Duration = Duration::from_secs(10 * 60);
+/// The same while there are more than `CROWDED` times as many announcements as agents are allowed.
+const FORGET_SOON: Duration = Duration::from_secs(60);
+const CROWDED: usize = 4;
 /// How many expired announcements are removed at a time.
 const MAX_CONCURRENT_REMOVALS: usize = 16;
-/// Maximum number of agents that are written concurrently.
-const WRITERS: u64 = 64;
-/// The log may hold this many announcements, including expired ones, for each allowed agent.
-const ENTRIES_PER_AGENT: usize = 4;
 
 /// The announced agents and their leases.
 #[derive(Debug)]
@@ -45,17 +45,11 @@ pub(super) struct Announcements {
     pub(super) max_card: usize,
     pub(super) outbound: Outbound,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) writing: AgentLocks,
+    /// Only one task of this process writes the record of an agent at a time.
+    pub(super) writing: Turns<Text>,
     /// When the next lease expires. Locked while the list of agents is rebuilt.
     pub(super) next_expiry: Mutex<Option<Instant>>,
     pub(super) log: RegistryLogs,
-}
-
-/// Locks so that only one task of this process writes an agent's record at a time.
-#[derive(Debug)]
-pub(super) struct AgentLocks {
-    locks: Vec<tokio::sync::Mutex<()>>,
-    hasher: RandomState,
 }
 
 /// Rate limits for log lines that any client can cause.
@@ -63,30 +57,6 @@ pub(super) struct AgentLocks {
 pub(super) struct RegistryLogs {
     pub(super) refused: LogLimit,
     pub(super) changed: LogLimit,
-}
-
-// === impl AgentLocks ===
-
-impl AgentLocks {
-    /// Waits until no other task writes this agent's record.
-    async fn of(&self, name: &str) -> Option<tokio::sync::MutexGuard<'_, ()>> {
-        let lock = self.hasher.hash_one(name) % WRITERS;
-        match self.locks.get(usize::try_from(lock).unwrap_or_default()) {
-            Some(lock) => Some(lock.lock().await),
-            None => None,
-        }
-    }
-}
-
-impl Default for AgentLocks {
-    fn default() -> Self {
-        Self {
-            locks: (0..WRITERS)
-                .map(|_| tokio::sync::Mutex::default())
-                .collect(),
-            hasher: RandomState::new(),
-        }
-    }
 }
 
 // === impl Announcements ===
@@ -113,8 +83,8 @@ impl Announcements {
             Ok(Some(body.clone()))
         })
         .await?;
-        // Other agents may have been announced at the same time. Removing this one is better than displacing an earlier
-        // agent, unless it is one itself.
+        // If other agents were announced at the same time, and there are now too many, this one is removed again.
+        // Otherwise `agents` would leave out the agent with the last name, which may have been announced earlier.
         if !was_live && self.is_full(self.max_agents + 1) {
             self.store(name.as_str(), |_| Ok(None)).await?;
             return Err(AnnouncementError::Full(self.max_agents));
@@ -170,8 +140,7 @@ impl Announcements {
     }
 
     pub(super) fn next_expiry(&self) -> MutexGuard<'_, Option<Instant>> {
-        let expiry = self.next_expiry.lock();
-        expiry.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.next_expiry)
     }
 
     async fn store(
@@ -179,7 +148,8 @@ impl Announcements {
         name: &str,
         update: impl Fn(Option<&AnnouncedAgent>) -> Result<Option<Bytes>, AnnouncementError>,
     ) -> Result<(), AnnouncementError> {
-        let _alone = self.writing.of(name).await;
+        let turn = self.writing.of(name.into());
+        let _turn = turn.lock().await;
         store(&self.view, self.leases, name, update).await
     }
 
@@ -188,15 +158,15 @@ impl Announcements {
         found.filter(|agent| is_live(agent, self.leases))
     }
 
-    /// Whether there are `most` agents, or the log is full of expired announcements.
+    /// Whether there are `most` agents. Expired announcements in the log do not count: its memory limits them.
     fn is_full(&self, most: usize) -> bool {
+        let now = clock::milliseconds(clock::now());
         self.view.read(|agents| {
-            let live = agents
+            let mut live = agents
                 .iter()
-                .filter(|(_, agent)| is_live(agent, self.leases));
+                .filter(|(_, agent)| agent.is_live(now, self.leases));
             // Usually the first comparison decides, without counting.
-            agents.len() >= most
-                && (agents.len() >= ENTRIES_PER_AGENT * most || live.count() >= most)
+            agents.len() >= most && live.nth(most.saturating_sub(1)).is_some()
         })
     }
 
@@ -282,8 +252,12 @@ impl Announcements {
         }
     }
 
-    /// Counts a refused announcement. The reader of a discovery topic logs its own, with their positions.
+    /// Counts a refused announcement. The reader of a discovery topic logs its own ones, with their positions. It tries
+    /// again those that the log did not store, so these do not count yet.
     pub(super) fn refused(&self, claim: &Announcement, why: &AnnouncementError) {
+        if claim.origin.transport.is_some() && why.is_transient() {
+            return;
+        }
         self.metrics.registry(RegistryEvent::Refused);
         if claim.origin.transport.is_none()
             && let Some(suppressed) = self.log.refused.allow()
@@ -333,13 +307,15 @@ impl Announcements {
         self.metrics.announced_agents(announced.count());
     }
 
-    /// Removes announcements from the log whose lease expired long ago, or whose lease has expired at all if there are
-    /// many.
+    /// Removes announcements from the log whose lease expired long ago.
     pub(super) async fn forget(&self) {
         let now = clock::milliseconds(clock::now());
-        let is_crowded = self.view.read(|agents| agents.len() > 2 * self.max_agents);
-        let age = if is_crowded { AHEAD } else { FORGET_AFTER };
-        let oldest = now.saturating_sub(clock::whole_milliseconds(age));
+        let is_crowded = self.view.read(|agents| agents.len()) > CROWDED * self.max_agents;
+        let after = match is_crowded {
+            true => FORGET_SOON,
+            false => FORGET_AFTER,
+        };
+        let oldest = now.saturating_sub(clock::whole_milliseconds(after));
         let is_old = |agent: &AnnouncedAgent| agent.expires(self.leases) < oldest;
         let old: Vec<Text> = self.view.read(|agents| {
             let old = agents.iter().filter(|(_, agent)| is_old(agent));

@@ -21,7 +21,6 @@ pub(super) struct AllowedDestinations {
     destinations: Vec<AllowedDestination>,
     /// The topics that the bridge itself reads and writes, by transport. No card may name them.
     own: Vec<OwnTopics>,
-    max_hops: u32,
 }
 
 /// Topics that the bridge itself reads or writes.
@@ -55,7 +54,6 @@ impl AllowedDestinations {
         Ok(Self {
             destinations: destinations.collect::<Result<_, _>>()?,
             own: bridge_topics(config),
-            max_hops: config.limits.max_hops,
         })
     }
 
@@ -135,13 +133,13 @@ impl AllowedDestinations {
     fn route_to(&self, agent: &Name, to: DestinationConfig) -> Result<Route, String> {
         let transport = to.transport.clone();
         let config = RouteConfig {
-            name: Name::new(&format!("agent-{agent}"))?,
+            name: AgentCardConfig::route_name(agent.as_str())?,
             when: BTreeMap::new(),
             to: vec![to],
             convert: None,
             validate: false,
         };
-        let route = Route::announced(&config, self.max_hops).map_err(|error| error.to_string())?;
+        let route = Route::announced(&config).map_err(|error| error.to_string())?;
         match topic_of(&route, agent) {
             Ok(topic) => self.check_own(agent, &transport, &topic).map(|()| route),
             // Other attributes of the template come from the requests.

@@ -1,27 +1,37 @@
 //! Bindings with `role: discovery`: they read announcements of agents from the bus.
 //!
 //! ```text
-//! receive ─┬─ a card ──────────────────────────┬─> Registry ─> answer, if somebody waits ─> settle
-//!          ├─ agent/card/register, and the like ┘        └─> refused: dead letter, and the same
+//! receive ─┬─ a card ──────────────────────────┬─> Registry ─> settle ─> answer, if somebody waits
+//!          ├─ agent/card/register, and the like ┘        └─> refused: dead letter ─> settle ─> answer
+//!          ├─ agent/card/list, and the like ──> settle ─> Registry ─> answer
 //!          └─ anything else ─> refused
 //! ```
 //!
-//! Messages are processed one at a time, so the latest announcement of an agent wins. A message is settled when its
-//! record is in the log.
+//! Changes are made one at a time, so the latest announcement of an agent wins. The message of a change is settled when
+//! its record is in the log. Queries and answers wait for agents and for the bus, so changes do not wait for them, unless
+//! 64 answers are in progress. The message of a query is settled when it is read: its sender can repeat it, and the
+//! changes after an unsettled message may be delivered again.
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
 use a2abus_plugin::protocol::jsonrpc;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use a2abus_transports::content_mode::{self, Content};
-use a2abus_transports::{Address, Consumer, Delivery, Message, Outcome, TopicFilter};
+use a2abus_transports::{
+    Acknowledger, Address, Consumer, Delivery, Message, Origin, Outcome, Topic, TopicFilter,
+};
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
@@ -52,9 +62,24 @@ pub(crate) struct DiscoveryBinding {
     named_subjects: Vec<TopicFilter>,
     places: AllowedReplyAddresses,
     publisher: Publisher,
+    /// Limits the queries that are in progress or wait, those in progress, and the answers to changes.
+    open_queries: Semaphore,
+    queries: Semaphore,
+    answers: Semaphore,
     waiting: LogLimit,
     refused: LogLimit,
     unanswered: LogLimit,
+}
+
+/// Queries and answers in progress.
+type Background<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
+
+/// A received message, without its acknowledgement.
+struct Received {
+    message: Message,
+    topic: Topic,
+    reply_to: Option<Topic>,
+    origin: Option<Origin>,
 }
 
 /// What a message asks for.
@@ -94,6 +119,12 @@ pub(crate) const AGENT: &str = "io.a2abus/agent";
 pub(crate) const UPDATE_SOURCE: &str = "io.a2abus/update";
 /// Maximum number of bytes of the name of a run.
 const MAX_RUN: usize = 64;
+/// Maximum number of queries that are processed concurrently. Others wait.
+const MAX_QUERIES: usize = 16;
+/// Maximum number of queries that are processed or wait. Others are refused.
+const MAX_OPEN_QUERIES: usize = 128;
+/// Maximum number of answers to changes that are published concurrently. If the bus confirms none, changes wait.
+const MAX_ANSWERS: usize = 64;
 /// How long publishing an answer may take. Requesters wait no longer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between two attempts to store an announcement.
@@ -135,36 +166,153 @@ impl DiscoveryBinding {
             results,
             places,
             publisher,
+            open_queries: Semaphore::new(MAX_OPEN_QUERIES),
+            queries: Semaphore::new(MAX_QUERIES),
+            answers: Semaphore::new(MAX_ANSWERS),
         }
     }
 
-    /// Runs until `stop`. Unfinished messages are redelivered.
+    /// Runs until `stop`, then finishes the queries and answers in progress. Unfinished changes are redelivered.
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
+        let (mut background, ending) = (Background::new(), CancellationToken::new());
         loop {
-            tokio::select! {
+            let delivery = tokio::select! {
                 biased;
                 () = stop.cancelled() => {
                     consumer.stop();
                     // Dropping a delivery that was not processed abandons it.
                     while consumer.try_recv().is_some() {}
-                    return consumer;
+                    break;
                 }
-                delivery = consumer.recv() => match delivery {
-                    Some(delivery) => self.receive(delivery, &stop).await,
-                    None => return consumer,
-                },
+                Some(()) = background.next() => continue,
+                delivery = consumer.recv() => delivery,
+            };
+            let Some(delivery) = delivery else {
+                break;
+            };
+            self.receive(delivery, &mut background, (&stop, &ending))
+                .await;
+        }
+        // Queries that still wait for their turn are dropped.
+        ending.cancel();
+        while background.next().await.is_some() {}
+        consumer
+    }
+
+    /// Makes the change in a message. Queries and answers continue in the background.
+    async fn receive<'a>(
+        &'a self,
+        delivery: Delivery,
+        background: &mut Background<'a>,
+        (stop, ending): (&CancellationToken, &CancellationToken),
+    ) {
+        drop(self.intake.receive(&delivery));
+        let Delivery {
+            message,
+            topic,
+            reply_to,
+            origin,
+            acknowledger,
+            ..
+        } = delivery;
+        let received = Received {
+            message,
+            topic,
+            reply_to,
+            origin,
+        };
+        let request = self.read_request(&received.message);
+        let is_query = matches!(&request, Ok(DiscoveryRequest::Request { method, .. })
+            if !method.is_change());
+        if is_query {
+            self.settle(acknowledger);
+            match self.open_queries.try_acquire() {
+                Ok(open) => {
+                    let query = self.query(request, received, (open, ending.clone()));
+                    background.push(query.boxed());
+                }
+                Err(_) => background.extend(self.refuse_query(request, received).await),
             }
+            return;
+        }
+        let change = self.change(request, (received, acknowledger), stop);
+        if let Some(answer) = alongside(change, background).await {
+            background.push(answer);
         }
     }
 
-    async fn receive(&self, delivery: Delivery, stop: &CancellationToken) {
-        drop(self.intake.receive(&delivery));
-        let is_done = self.handle(&delivery, stop).await;
-        self.intake.metrics.in_flight.dec();
-        if !is_done {
+    /// Answers a query, unless `ending` comes before its turn. It counts as open meanwhile.
+    async fn query(
+        &self,
+        request: Result<DiscoveryRequest, Failure>,
+        delivery: Received,
+        (_open, ending): (SemaphorePermit<'_>, CancellationToken),
+    ) {
+        let turn = ending.run_until_cancelled(self.queries.acquire());
+        let Some(_turn) = turn.await else {
+            self.intake.metrics.dropped("stopping");
+            if let Some(suppressed) = self.unanswered.allow() {
+                tracing::warn!(binding = %self.intake.name, topic = %delivery.topic, suppressed, "a query was still waiting when the bridge stopped: its sender gets no answer");
+            }
             return;
-        }
-        match delivery.acknowledger.settle(Outcome::Settled) {
+        };
+        let done = self.done(&request, &delivery).await;
+        let (id, result) = self.noted(done, &delivery).await;
+        let inbox = delivery.reply_to.as_ref();
+        self.answer(&delivery.message, inbox, id, &result).await;
+    }
+
+    /// Refuses a query, because too many others wait. Returns what answers its sender, if there is a turn for that.
+    async fn refuse_query(
+        &self,
+        request: Result<DiscoveryRequest, Failure>,
+        delivery: Received,
+    ) -> Option<BoxFuture<'_, ()>> {
+        let Ok(DiscoveryRequest::Request { id, .. }) = request else {
+            return None;
+        };
+        let message = "too many queries are waiting: try again later";
+        let failure = Failure::new(failure::Reason::Exhausted, message);
+        self.intake.metrics.dropped("exhausted");
+        self.refuse(&delivery, &failure, false).await;
+        let turn = self.answers.try_acquire().ok()?;
+        let answered = async move {
+            let inbox = delivery.reply_to.as_ref();
+            self.answer(&delivery.message, inbox, id, &Err(failure))
+                .await;
+            drop(turn);
+        };
+        Some(answered.boxed())
+    }
+
+    /// Makes a change, and settles its message. Returns what answers its sender; `None` if the bridge stops first.
+    async fn change<'a>(
+        &'a self,
+        request: Result<DiscoveryRequest, Failure>,
+        (delivery, acknowledger): (Received, Acknowledger),
+        stop: &CancellationToken,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let Some(done) = self.changed(&request, &delivery, stop).await else {
+            self.intake.metrics.in_flight.dec();
+            return None;
+        };
+        let (id, result) = self.noted(done, &delivery).await;
+        let Received {
+            message, reply_to, ..
+        } = delivery;
+        // Before the answer: a message that is redelivered after later ones would undo their changes.
+        self.settle(acknowledger);
+        let turn = self.answers.acquire().await;
+        let answered = async move {
+            self.answer(&message, reply_to.as_ref(), id, &result).await;
+            drop(turn);
+        };
+        Some(answered.boxed())
+    }
+
+    fn settle(&self, acknowledger: Acknowledger) {
+        self.intake.metrics.in_flight.dec();
+        match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.intake.metrics.settled.inc(),
             Err(error) => {
                 tracing::warn!(%error, "an announcement was not acknowledged: it may be redelivered");
@@ -172,37 +320,43 @@ impl DiscoveryBinding {
         }
     }
 
-    /// Processes a message; `false` if the bridge stops first.
-    async fn handle(&self, delivery: &Delivery, stop: &CancellationToken) -> bool {
-        let request = self.read_request(&delivery.message);
+    /// Makes a change, and tries again while the bus is unavailable; `None` if the bridge stops first.
+    async fn changed(
+        &self,
+        request: &Result<DiscoveryRequest, Failure>,
+        delivery: &Received,
+        stop: &CancellationToken,
+    ) -> Option<RequestResult> {
         let [mut pause, longest] = PAUSES;
-        let done = loop {
-            let done = self.done(&request, delivery).await;
+        loop {
+            let done = self.done(request, delivery).await;
             // If the bus is unavailable, try again later. The message is not settled, so nothing is lost.
             let Err((failure, true)) = &done.result else {
-                break done;
+                return Some(done);
             };
             if let Some(suppressed) = self.waiting.allow() {
                 let (topic, detail) = (&delivery.topic, failure.message());
                 tracing::warn!(binding = %self.intake.name, %topic, detail, suppressed,
                     "an announcement cannot be stored: it and later ones wait");
             }
-            if stop
-                .run_until_cancelled(tokio::time::sleep(pause))
-                .await
-                .is_none()
-            {
-                return false;
-            }
+            stop.run_until_cancelled(tokio::time::sleep(pause)).await?;
             pause = (pause * 2).min(longest);
-        };
+        }
+    }
+
+    /// The id and the result of a request. A refused one is logged. It also becomes a dead letter, unless it is a query
+    /// whose sender gets the error.
+    async fn noted(
+        &self,
+        done: RequestResult,
+        delivery: &Received,
+    ) -> (Option<Text>, Result<String, Failure>) {
         let result = done.result.map_err(|(failure, _)| failure);
         if let Err(failure) = &result {
             self.refuse(delivery, failure, done.is_change || done.id.is_none())
                 .await;
         }
-        self.answer(delivery, done.id, &result).await;
-        true
+        (done.id, result)
     }
 
     /// The request in the body of a message, or in the data of its event.
@@ -223,7 +377,7 @@ impl DiscoveryBinding {
     async fn done(
         &self,
         request: &Result<DiscoveryRequest, Failure>,
-        delivery: &Delivery,
+        delivery: &Received,
     ) -> RequestResult {
         match request {
             Err(failure) => RequestResult {
@@ -291,7 +445,7 @@ impl DiscoveryBinding {
     }
 
     /// The agent names in a message: its key on Kafka, and the last word of a subject that matches a wildcard.
-    fn origin(&self, delivery: &Delivery) -> RequestOrigin {
+    fn origin(&self, delivery: &Received) -> RequestOrigin {
         let key = delivery.message.key.as_deref();
         let key = key.filter(|key| !key.is_empty());
         let key = key.map(|key| Text::from(String::from_utf8_lossy(key).into_owned()));
@@ -309,7 +463,7 @@ impl DiscoveryBinding {
     }
 
     /// Logs a refused message, and stores it as a dead letter.
-    async fn refuse(&self, delivery: &Delivery, failure: &Failure, is_kept: bool) {
+    async fn refuse(&self, delivery: &Received, failure: &Failure, is_kept: bool) {
         let (reason, detail) = (failure.reason_code(), failure.message());
         if let Some(suppressed) = self.refused.allow() {
             let origin = delivery.origin.as_ref();
@@ -344,15 +498,15 @@ impl DiscoveryBinding {
     /// Answers the sender of a request with an id, or of any message that names its own inbox.
     async fn answer(
         &self,
-        delivery: &Delivery,
+        message: &Message,
+        inbox: Option<&Topic>,
         id: Option<Text>,
         result: &Result<String, Failure>,
     ) {
-        let named = named_in(&delivery.message);
-        if id.is_none() && named.is_none() && delivery.reply_to.is_none() {
+        let named = named_in(message);
+        if id.is_none() && named.is_none() && inbox.is_none() {
             return;
         }
-        let inbox = delivery.reply_to.as_ref();
         if let Some((name, _)) = &named
             && let Err(refused) = self.places.named(name, inbox)
         {
@@ -365,7 +519,7 @@ impl DiscoveryBinding {
             return;
         };
         let topic = address.topic.clone();
-        if let Err(error) = self.publish(delivery, address, id, result).await
+        if let Err(error) = self.publish(message, address, id, result).await
             && let Some(suppressed) = self.unanswered.allow()
         {
             tracing::warn!(binding = %self.intake.name, %topic, error, suppressed, "an announcement is not answered");
@@ -374,7 +528,7 @@ impl DiscoveryBinding {
 
     async fn publish(
         &self,
-        delivery: &Delivery,
+        message: &Message,
         address: Address,
         id: Option<Text>,
         result: &Result<String, Failure>,
@@ -383,7 +537,7 @@ impl DiscoveryBinding {
         let event = self
             .event(&token, result)
             .map_err(|error| error.to_string())?;
-        let correlation = delivery.message.headers.get(spring::CORRELATION_ID);
+        let correlation = message.headers.get(spring::CORRELATION_ID);
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.into_iter().collect(), &[][..]);
         let outbound = self.publisher.outbound();
@@ -413,6 +567,18 @@ impl DiscoveryBinding {
         };
         event.set_data(Some(Data::from(body)));
         Ok(event)
+    }
+}
+
+/// Waits for `work`, while queries and answers continue.
+async fn alongside<T>(work: impl Future<Output = T>, background: &mut Background<'_>) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            Some(()) = background.next() => {}
+        }
     }
 }
 
@@ -497,5 +663,30 @@ impl DiscoveryRequest {
             uri: params.uri.into(),
             from,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The attributes of `serde` take no constants, so the names are written twice.
+    #[test]
+    fn the_change_of_a_resource_is_read_by_the_names_that_are_written() {
+        let from = UpdateSource {
+            run: "run".into(),
+            number: 1,
+        };
+        let meta = json!({ AGENT: "tools", UPDATE_SOURCE: from });
+        let params = json!({ "uri": "file:///x", "_meta": meta });
+        let update = json!({ "jsonrpc": "2.0", "method": UPDATED, "params": params });
+        let read = DiscoveryRequest::read(Bytes::from(update.to_string()));
+        let Ok(DiscoveryRequest::Updated { agent, uri, from }) = read else {
+            panic!("it is not read as a change");
+        };
+        assert_eq!((agent.as_str(), uri.as_str()), ("tools", "file:///x"));
+        assert!(from.is_some());
     }
 }

@@ -3,7 +3,7 @@
 //! Answers are cached, and a client waits at most a few seconds for all agents.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::{Hint, Text, decode};
@@ -15,8 +15,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::agents::Agents;
+use super::turns::Turns;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Calls, Request};
+use crate::lock::lock;
 
 /// A query to an agent about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,7 +48,7 @@ pub(crate) struct AgentQueries {
     calls: Option<Arc<Calls>>,
     cache: Mutex<AnswerCache>,
     /// Only one task queries an agent at a time; others wait for its answer.
-    turns: Mutex<HashMap<QueryKey, Weak<tokio::sync::Mutex<()>>>>,
+    turns: Turns<QueryKey>,
 }
 
 /// An agent and a query.
@@ -230,7 +232,8 @@ fn page_of(body: &[u8], question: AgentQuery) -> (Vec<Box<RawValue>>, Option<Box
     let items = members.get(question.member());
     let items = items.and_then(|items| serde_json::from_str(items.get()).ok());
     let next = members.get("nextCursor").cloned();
-    let next = next.filter(|cursor| cursor.get().starts_with('"'));
+    // Many servers write an empty cursor on the last page.
+    let next = next.filter(|cursor| cursor.get().starts_with('"') && cursor.get() != "\"\"");
     (items.unwrap_or_default(), next)
 }
 
@@ -241,7 +244,7 @@ impl AgentQueries {
         Self {
             calls,
             cache: Mutex::default(),
-            turns: Mutex::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -323,7 +326,7 @@ impl AgentQueries {
     }
 
     fn cache(&self) -> MutexGuard<'_, AnswerCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cache)
     }
 
     fn cached(&self, agent: &Text, question: AgentQuery) -> Option<Arc<QueryResult>> {
@@ -339,7 +342,7 @@ impl AgentQueries {
         question: AgentQuery,
         ask: impl Future<Output = Result<QueryResult, Failure>>,
     ) -> Arc<QueryResult> {
-        let turn = self.turn(agent, question);
+        let turn = self.turns.of((agent.clone(), question));
         let _turn = turn.lock().await;
         if let Some(known) = self.cached(agent, question) {
             return known;
@@ -352,17 +355,6 @@ impl AgentQueries {
             self.cache().keep((agent.clone(), question), &found);
         }
         found
-    }
-
-    fn turn(&self, agent: &Text, question: AgentQuery) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, turn| turn.strong_count() > 0);
-        let turn = turns.entry((agent.clone(), question)).or_default();
-        turn.upgrade().unwrap_or_else(|| {
-            let new = Arc::default();
-            *turn = Arc::downgrade(&new);
-            new
-        })
     }
 
     /// Removes the answers of agents that are gone or whose card has changed.

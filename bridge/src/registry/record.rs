@@ -21,7 +21,7 @@ use crate::state::{Applied, Fold, Position, Record};
 /// state.
 const LARGEST: usize = 512 << 10;
 /// How far the time of a record may be ahead of this replica's clock.
-pub(super) const AHEAD: Duration = Duration::from_secs(10 * 60);
+const AHEAD: Duration = Duration::from_secs(10 * 60);
 
 /// An agent in the log.
 #[derive(Debug, Clone)]
@@ -159,7 +159,7 @@ impl AnnouncedAgent {
         self.renewed.saturating_add(lease)
     }
 
-    /// Whether its lease is valid. A record with a time in the future is ignored.
+    /// Whether its lease is valid. A record is ignored if its time is more than 10 minutes ahead of this clock.
     pub(crate) fn is_live(&self, now: u64, leases: Leases) -> bool {
         let ahead = clock::whole_milliseconds(AHEAD);
         self.renewed <= now.saturating_add(ahead) && now < self.expires(leases)

@@ -2,13 +2,18 @@
 //!
 //! Source: docs/protocols/eventmesh-a2a.md §4.
 
+use std::sync::Arc;
+
 use a2abus_plugin::Text;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::card::about;
-use super::{AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, RequestOrigin};
+use super::{
+    Agents, AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, RequestOrigin,
+};
 use crate::calls::failure::{Failure, Reason};
 use crate::clock;
 use crate::config::AgentCardConfig;
@@ -49,8 +54,8 @@ pub(crate) struct Params {
 
 /// An agent in a list.
 #[derive(Debug, Serialize)]
-pub(crate) struct AgentEntry {
-    pub(crate) agent_id: Text,
+struct AgentEntry {
+    agent_id: Text,
     #[serde(skip_serializing_if = "Option::is_none")]
     org_id: Option<Text>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +115,7 @@ impl Registry {
     /// # Errors
     /// Why the request failed.
     pub(crate) async fn answer(
-        &self,
+        self: &Arc<Self>,
         method: Method,
         params: Option<&RawValue>,
         named: Option<&str>,
@@ -141,8 +146,9 @@ impl Registry {
                 Ok(json!({ "agent_id": claim.agent.as_deref(), "deleted": true }).to_string())
             }
             Method::Get => {
-                let agent = params.agent()?;
-                let entry = self.entry(&agent).filter(|entry| params.takes(entry));
+                let (agents, agent) = (self.now(), params.agent()?);
+                let is_taken = params.takes(&self.owner_of(&agents, &agent));
+                let entry = self.entry(&agents, &agent).filter(|_| is_taken);
                 let entry = entry.ok_or(AnnouncementError::Unknown(agent))?;
                 serde_json::to_string(&entry).map_err(|error| unwritable(&error))
             }
@@ -151,11 +157,16 @@ impl Registry {
         }
     }
 
-    async fn registered(&self, params: &Params, origin: RequestOrigin) -> Result<String, Failure> {
+    async fn registered(
+        self: &Arc<Self>,
+        params: &Params,
+        origin: RequestOrigin,
+    ) -> Result<String, Failure> {
         let card = params.card.as_ref();
         let card = card.ok_or_else(|| Failure::bad_params("card is missing"))?;
+        let card = Bytes::copy_from_slice(card.get().as_bytes());
         let claim = params.claim(origin)?;
-        let (agent, announced) = self.register(card.get().as_bytes(), &claim).await?;
+        let (agent, announced) = self.register(&card, &claim).await?;
         Ok(self.receipt(&agent, &announced))
     }
 
@@ -179,36 +190,44 @@ impl Registry {
         params.check(true)?;
         let (limit, offset) = params.page()?;
         let agents = self.now();
-        let names: Vec<&Text> = agents.iter().map(|(name, _)| name).collect();
-        let is_any = |expected: Option<&str>| expected.is_none_or(|expected| expected == ANY);
-        let agent = params.agent_id.as_deref();
-        let names = names
-            .into_iter()
-            .filter(|name| is_any(agent) || agent == Some(name.as_str()));
-        let entries = names.filter_map(|name| self.entry(name));
-        let (mut total, mut bytes) = (0, 0);
-        let mut cards = Vec::new();
-        for entry in entries.filter(|entry| params.takes(entry)) {
-            if total >= offset && cards.len() == total - offset && cards.len() < limit {
-                bytes += entry.card.get().len();
-                if bytes <= MAX_BYTES || cards.is_empty() {
-                    cards.push(entry);
-                }
+        let agent = params.agent_id.as_deref().filter(|agent| *agent != ANY);
+        let names = agents.iter().map(|(name, _)| name);
+        let named = names.filter(|name| agent.is_none_or(|agent| name.as_str() == agent));
+        let found: Vec<&Text> = match params.takes_any() {
+            true => named.collect(),
+            false => named
+                .filter(|name| params.takes(&self.owner_of(&agents, name)))
+                .collect(),
+        };
+        let total = found.len();
+        // Only the cards of this page are read.
+        let (mut cards, mut bytes, mut reached) = (Vec::new(), 0, offset);
+        for name in found.into_iter().skip(offset).take(limit) {
+            let entry = self.entry(&agents, name);
+            bytes += entry.as_ref().map_or(0, |entry| entry.card.get().len());
+            if bytes > MAX_BYTES && !cards.is_empty() {
+                break;
             }
-            total += 1;
+            cards.extend(entry);
+            reached += 1;
         }
-        let reached = offset.saturating_add(cards.len());
         let page = Page {
-            next_offset: (reached < total && !cards.is_empty()).then_some(reached),
+            next_offset: (reached < total).then_some(reached),
             cards,
             total,
         };
         serde_json::to_string(&page).map_err(|error| unwritable(&error))
     }
 
+    /// The owner of an agent. An agent of the configuration has none.
+    fn owner_of(&self, agents: &Agents, agent: &str) -> Owner {
+        let announced = agents.is_announced(agent).then(|| self.announced(agent));
+        let owner = announced.flatten().map(|announced| announced.owner);
+        owner.unwrap_or_default()
+    }
+
     /// The list entry of an agent.
-    pub(crate) fn entry(&self, agent: &str) -> Option<AgentEntry> {
-        let agents = self.now();
+    fn entry(&self, agents: &Agents, agent: &str) -> Option<AgentEntry> {
         let (name, shown) = agents.get(agent)?;
         let announced = agents.is_announced(agent).then(|| self.announced(agent));
         let Some(announced) = announced.flatten() else {
@@ -344,13 +363,19 @@ impl Params {
         Ok(())
     }
 
-    /// Whether an entry matches the parameters.
-    fn takes(&self, entry: &AgentEntry) -> bool {
+    /// Whether the parameters select agents of any owner.
+    fn takes_any(&self) -> bool {
+        let is_any = |expected: &Option<String>| expected.as_deref().is_none_or(|it| it == ANY);
+        is_any(&self.org_id) && is_any(&self.unit_id)
+    }
+
+    /// Whether the parameters select the agents of an owner.
+    fn takes(&self, owner: &Owner) -> bool {
         let fits = |expected: &Option<String>, is: &Option<Text>| {
             let expected = expected.as_deref().filter(|expected| *expected != ANY);
             expected.is_none_or(|expected| is.as_deref() == Some(expected))
         };
-        fits(&self.org_id, &entry.org_id) && fits(&self.unit_id, &entry.unit_id)
+        fits(&self.org_id, &owner.org) && fits(&self.unit_id, &owner.unit)
     }
 }
 

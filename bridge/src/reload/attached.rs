@@ -51,16 +51,6 @@ impl<'a> Attached<'a> {
         })
     }
 
-    /// The agents until the restart, if their routes can change.
-    pub(super) fn agents(&self) -> BTreeMap<Name, AgentCardConfig> {
-        let mut agents = self.next.agents.clone();
-        for (name, agent) in &mut agents {
-            let running = self.running.agents.get(name);
-            agent.attach = running.and_then(|agent| agent.attach.clone());
-        }
-        agents
-    }
-
     /// Whether a change waits for the restart.
     pub(super) fn holds(&self, change: &Change) -> bool {
         change
@@ -68,7 +58,7 @@ impl<'a> Attached<'a> {
             .is_some_and(|(_, member)| member == ATTACH)
     }
 
-    /// Replaces each `attach`, in a document of the new configuration, by the one in use.
+    /// Replaces each `attach` in a document by the one in use.
     pub(super) fn restore(&self, document: &mut Value) {
         let agents = document.get_mut(AGENTS).and_then(Value::as_object_mut);
         for (name, agent) in agents.into_iter().flatten() {

@@ -32,7 +32,7 @@ use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions};
 use crate::calls::reply::{ReplyChannel, is_forwarded_within};
-use crate::calls::reply_reader::watch_refusals;
+use crate::calls::reply_reader::{RECOUNT_EVERY, watch_refusals};
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{AnswerOutcome, Calls, GAP_TIMEOUT, Part, render};
 use crate::clock;
@@ -61,8 +61,8 @@ pub(crate) struct Follower {
 /// The parts of the answer to one call that have been read.
 #[derive(Debug)]
 struct AnswerBuffer {
-    /// Messages that are not rendered yet, because the record of their call has not arrived.
-    messages: Vec<(Option<ReplyToken>, AnswerUnit)>,
+    /// Messages that are not rendered yet because the record of their call has not arrived, each with its arrival time.
+    messages: Vec<(Instant, Option<ReplyToken>, AnswerUnit)>,
     request_of: Option<CallRequest>,
     progress: Progress,
     /// How many parts precede the buffered ones.
@@ -82,9 +82,6 @@ struct AnswerBuffer {
     renewed: (usize, Instant),
     /// Whether the answer was taken over.
     is_adopted: bool,
-    /// Whether a missing E2A record has been waited for so long that the replica of the call may have gone on without it:
-    /// then the parts have other numbers there.
-    has_gap: bool,
     /// Whether parts were dropped, which makes later parts useless.
     is_incomplete: bool,
 }
@@ -133,14 +130,16 @@ const GRACE: Duration = Duration::from_secs(3);
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
 /// How long E2A records may wait for a missing one, until the replica of the call may go on without it (it waits longer).
 const MISSING: Duration = Duration::from_secs(1);
-/// How often to count the partitions of the reply topic.
-const RECOUNT_EVERY: Duration = Duration::from_secs(60);
 /// How long to wait for the record of a call after its answer.
 const UNKNOWN: Duration = Duration::from_secs(10);
+/// How long to wait for it when there is no room. It is written before the request is sent.
+const RECORDED: Duration = Duration::from_secs(1);
 /// How often the buffered answers are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of bytes of all buffered answers.
 const MAX_BYTES: usize = 64 << 20;
+/// How many bytes to free when there are more. To find the oldest answers takes a pass over all of them.
+const ROOM: usize = MAX_BYTES / 8;
 /// The approximate overhead of a buffered message.
 const MESSAGE_BYTES: usize = 512;
 /// Maximum number of calls whose parts are recorded concurrently.
@@ -285,29 +284,38 @@ impl Follower {
         if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
             tracing::debug!(%error, "an answer to another replica was not acknowledged");
         }
-        while reading.bytes > MAX_BYTES && self.give_up_one(reading) {}
+        if reading.bytes > MAX_BYTES {
+            self.make_room(reading);
+        }
     }
 
-    /// Drops the oldest answer, starting with those of unknown calls. Returns whether there was one.
-    fn give_up_one(&self, reading: &mut SubscriptionState) -> bool {
-        let held = reading
-            .buffers
-            .iter_mut()
-            .filter(|(_, buffer)| buffer.bytes > 0);
-        let oldest = held.min_by_key(|(_, buffer)| (buffer.request_of.is_some(), buffer.first));
-        let Some((call, buffer)) = oldest else {
-            return false;
-        };
-        reading.bytes = reading.bytes.saturating_sub(buffer.bytes);
-        buffer.discard();
-        self.metrics.followed_lost.inc();
+    /// Drops the oldest answers, starting with those of unknown calls.
+    fn make_room(&self, reading: &mut SubscriptionState) {
+        let (now, excess) = (Instant::now(), reading.excess(MAX_BYTES - ROOM));
+        for call in &excess {
+            // Somebody has made up such a call. Of others, later parts must not count as the first ones.
+            let is_made_up = |buffer: &AnswerBuffer| {
+                now >= buffer.first + RECORDED && self.results.opened(*call).is_none()
+            };
+            let Some(buffer) = reading.buffers.get_mut(call) else {
+                continue;
+            };
+            reading.bytes = reading.bytes.saturating_sub(buffer.bytes);
+            if is_made_up(buffer) {
+                reading.buffers.remove(call);
+            } else {
+                buffer.discard();
+            }
+        }
+        let answers = excess.len();
+        self.metrics.followed_lost.inc_by(answers as u64);
         if let Some(suppressed) = self.lost.allow() {
             tracing::warn!(
-                %call, suppressed,
-                "the answer to a call of another replica is no longer followed: more than {MAX_BYTES} bytes of answers are buffered"
+                answers,
+                suppressed,
+                "answers to calls of other replicas are no longer followed: more than {MAX_BYTES} bytes of answers are buffered"
             );
         }
-        true
     }
 
     /// Performs the due action of each call. Returns what to record, for a limited number of calls.
@@ -414,7 +422,8 @@ impl Follower {
         buffer
             .request_of
             .get_or_insert_with(|| request_of(call, opened));
-        for (token, unit) in std::mem::take(&mut buffer.messages) {
+        let mut has_gap = false;
+        for (arrived, token, unit) in std::mem::take(&mut buffer.messages) {
             if let Err(why) = self
                 .calls
                 .tokens()
@@ -428,10 +437,10 @@ impl Follower {
                 }
                 continue;
             }
-            buffer.render(&unit, &limits);
+            has_gap |= buffer.render(&unit, &limits, arrived);
         }
-        buffer.note_gap(Instant::now());
-        if !buffer.has_gap {
+        has_gap |= buffer.note_gap(Instant::now());
+        if !has_gap {
             return;
         }
         buffer.discard();
@@ -521,6 +530,24 @@ impl Follower {
     }
 }
 
+// === impl SubscriptionState ===
+
+impl SubscriptionState {
+    /// The answers to drop, so that at most this many bytes are left: the oldest, starting with those of unknown calls.
+    fn excess(&self, max_bytes: usize) -> Vec<CallId> {
+        let held = self.buffers.iter().filter(|(_, buffer)| buffer.bytes > 0);
+        let mut oldest: Vec<_> = held.collect();
+        oldest.sort_unstable_by_key(|(_, buffer)| (buffer.request_of.is_some(), buffer.first));
+        let mut left = self.bytes;
+        let excess = oldest.into_iter().take_while(|(_, buffer)| {
+            let is_excess = left > max_bytes;
+            left = left.saturating_sub(buffer.bytes);
+            is_excess
+        });
+        excess.map(|(call, _)| *call).collect()
+    }
+}
+
 // === impl DueAction ===
 
 impl DueAction {
@@ -549,7 +576,6 @@ impl Default for AnswerBuffer {
             is_being_recorded: false,
             renewed: (0, now),
             is_adopted: false,
-            has_gap: false,
             is_incomplete: false,
         }
     }
@@ -561,12 +587,14 @@ impl AnswerBuffer {
         let bytes = bytes_of(&unit);
         self.bytes += bytes;
         self.last = Instant::now();
-        self.messages.push((token, unit));
+        self.messages.push((self.last, token, unit));
         bytes
     }
 
-    /// Renders a message into parts.
-    fn render(&mut self, unit: &AnswerUnit, limits: &Limits) {
+    /// Renders a message into parts, as the replica of the call did when it arrived. Returns whether a record had been
+    /// missing for too long by then, as [`AnswerBuffer::note_gap`] does.
+    fn render(&mut self, unit: &AnswerUnit, limits: &Limits, arrived: Instant) -> bool {
+        let has_gap = self.note_gap(arrived);
         let is_usable = !self.is_whole() && !unit.is_request();
         let request = self.request_of.as_ref().filter(|_| is_usable);
         let fold = &mut self.progress.fold;
@@ -575,25 +603,29 @@ impl AnswerBuffer {
             Some(Ok(parts)) => self.parts.extend(parts),
             Some(Err(_)) | None => self.bytes = self.bytes.saturating_sub(bytes_of(unit)),
         }
-        self.progress.note_missing();
+        self.progress.note_missing(arrived.into_std());
+        has_gap
     }
 
-    /// Notes that a record has been missing for long. Once this replica takes the answer over, it goes on without the
-    /// record after the same time as the replica of the call.
-    fn note_gap(&mut self, now: Instant) {
+    /// Returns whether an E2A record has been missing for so long that the replica of the call may have continued
+    /// without it: then the parts have other numbers there. Once this replica takes the answer over, it goes on without
+    /// the record itself, after the same time as the replica of the call.
+    fn note_gap(&mut self, now: Instant) -> bool {
         let Some((_, since)) = self.progress.missing else {
-            return;
+            return false;
         };
         let waited = now.saturating_duration_since(since.into());
         if !self.is_adopted && !self.is_being_recorded {
-            self.has_gap = waited >= MISSING;
-        } else if waited >= GAP_TIMEOUT
+            return waited >= MISSING;
+        }
+        if waited >= GAP_TIMEOUT
             && let Some(request) = &self.request_of
         {
             self.parts
                 .extend(render::released(request, &mut self.progress));
-            self.progress.note_missing();
+            self.progress.note_missing(now.into_std());
         }
+        false
     }
 
     /// How many parts have arrived.
@@ -633,7 +665,6 @@ impl AnswerBuffer {
     /// Drops everything buffered, and everything that arrives later.
     fn discard(&mut self) {
         self.is_incomplete = true;
-        self.has_gap = false;
         self.progress = Progress::default();
         self.messages = Vec::new();
         self.parts = Vec::new();
@@ -689,6 +720,7 @@ mod tests {
 
     use super::*;
     use crate::calls::answer_unit;
+    use a2abus_models::e2a::Trust;
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_lasts_until_the_topic_has_another_number_of_partitions() {
@@ -716,15 +748,18 @@ mod tests {
         assert!(!knows_event_id(&opened, earlier));
     }
 
-    fn add(buffer: &mut AnswerBuffer, call: CallId, sequence: usize) {
+    /// Renders a record that arrived at this time. Returns whether one had been missing for too long by then.
+    fn add(buffer: &mut AnswerBuffer, call: CallId, sequence: usize, arrived: Instant) -> bool {
         let record = format!(
             r#"{{"protocol_version":"1.0","response_id":"r{sequence}","request_id":"{call}","sequence":{sequence},"is_final":false,"status":"in_progress","response_kind":"e2a.chunk","body":{{"delta_kind":"text","delta":"x"}}}}"#
         );
         let limits = Limits::default();
-        for unit in answer_unit::units(&record.into(), None, &limits) {
+        let mut has_gap = false;
+        for unit in answer_unit::units(&record.into(), None, Trust::Untrusted, &limits) {
             buffer.bytes += bytes_of(&unit);
-            buffer.render(&unit, &limits);
+            has_gap |= buffer.render(&unit, &limits, arrived);
         }
+        has_gap
     }
 
     #[test]
@@ -736,18 +771,71 @@ mod tests {
                 is_adopted,
                 ..AnswerBuffer::default()
             };
-            add(&mut buffer, call, 0);
-            add(&mut buffer, call, 2);
-            add(&mut buffer, call, 1);
-            buffer.note_gap(Instant::now() + GAP_TIMEOUT);
-            assert_eq!((buffer.count(), buffer.has_gap), (3, false), "it has come");
-            add(&mut buffer, call, 4);
-            buffer.note_gap(Instant::now());
-            assert_eq!((buffer.count(), buffer.has_gap), (3, false), "it may come");
-            buffer.note_gap(Instant::now() + GAP_TIMEOUT);
-            let count = 3 + usize::from(is_adopted);
-            assert_eq!((buffer.count(), buffer.has_gap), (count, !is_adopted));
+            let began = Instant::now();
+            for sequence in [0, 2, 1] {
+                assert!(!add(&mut buffer, call, sequence, began));
+            }
+            let later = began + GAP_TIMEOUT;
+            assert!(!buffer.note_gap(later), "it has come");
+            assert!(!add(&mut buffer, call, 4, later), "it may come");
+            assert_eq!(buffer.count(), 3);
+            assert_eq!(buffer.note_gap(later + GAP_TIMEOUT), !is_adopted);
+            assert_eq!(buffer.count(), 3 + usize::from(is_adopted));
         }
+    }
+
+    /// All records may be rendered at once, when the record of their call arrives.
+    #[test]
+    fn a_record_is_missing_from_the_arrival_of_the_later_one() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        for (wait, is_adopted, has_gap, count) in [
+            (MISSING / 2, false, false, 3),
+            (MISSING, false, true, 3),
+            (MISSING, true, false, 3),
+            // The replica of the call has continued without it, so its number is already used.
+            (GAP_TIMEOUT, true, false, 2),
+        ] {
+            let mut buffer = AnswerBuffer {
+                request_of: Some(request_of(call, &OpenedCall::sample())),
+                is_adopted,
+                ..AnswerBuffer::default()
+            };
+            let began = Instant::now();
+            add(&mut buffer, call, 0, began);
+            add(&mut buffer, call, 2, began);
+            let is_late = add(&mut buffer, call, 1, began + wait);
+            assert_eq!((is_late, buffer.count()), (has_gap, count), "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_answers_of_unknown_calls_are_dropped_first() {
+        let began = Instant::now();
+        let call = || CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let mut reading = SubscriptionState {
+            buffers: HashMap::new(),
+            bytes: 0,
+            began: Cursor::default(),
+        };
+        let calls: Vec<CallId> = (0..8).map(|_| call()).collect();
+        for (age, call) in (0..).zip(&calls) {
+            let opened = OpenedCall::sample();
+            let buffer = AnswerBuffer {
+                // Every second one is known, and one was dropped already.
+                request_of: (age % 2 == 0).then(|| request_of(*call, &opened)),
+                first: began + Duration::from_secs(age),
+                bytes: if age == 1 { 0 } else { 100 },
+                ..AnswerBuffer::default()
+            };
+            reading.bytes += buffer.bytes;
+            reading.buffers.insert(*call, buffer);
+        }
+        let excess = |max_bytes| reading.excess(max_bytes);
+        assert!(excess(700).is_empty());
+        assert_eq!(excess(699), [calls[3]]);
+        let [a, b, c, d] = [3, 5, 7, 0].map(|index: usize| calls[index]);
+        assert_eq!(excess(300), [a, b, c, d]);
+        assert_eq!(excess(0).len(), 7);
     }
 
     #[tokio::test(start_paused = true)]
@@ -761,11 +849,12 @@ mod tests {
         let limits = Limits::default();
         let mut used = Vec::new();
         for _ in 0..2 {
-            for unit in answer_unit::units(&answer.clone().into(), None, &limits) {
+            for unit in answer_unit::units(&answer.clone().into(), None, Trust::Untrusted, &limits)
+            {
                 buffer.take(None, unit);
             }
-            for (_, unit) in std::mem::take(&mut buffer.messages) {
-                buffer.render(&unit, &limits);
+            for (arrived, _, unit) in std::mem::take(&mut buffer.messages) {
+                buffer.render(&unit, &limits, arrived);
             }
             used.push(buffer.bytes);
         }

@@ -34,7 +34,7 @@ fn table(conditions: &[Value]) -> RouteTable {
         .enumerate()
         .map(|(index, when)| rule(&index.to_string(), when))
         .collect();
-    RouteTable::build(&rules, &[], 8).unwrap()
+    RouteTable::build(&rules, &[]).unwrap()
 }
 
 fn matched_route<'a>(table: &'a RouteTable, attributes: &[(&str, &str)]) -> Option<&'a str> {
@@ -128,7 +128,7 @@ fn the_binding_and_attributes_that_are_not_text_can_be_asked_for() {
 #[test]
 fn the_default_takes_what_no_rule_takes() {
     let default = [serde_json::from_value(json!({"transport": "k", "topic": "rest"})).unwrap()];
-    let table = RouteTable::build(&[rule("a", &json!({"targetagent": "a"}))], &default, 8).unwrap();
+    let table = RouteTable::build(&[rule("a", &json!({"targetagent": "a"}))], &default).unwrap();
     assert_eq!(matched_route(&table, &[(TARGET, "a")]), Some("a"));
     assert_eq!(matched_route(&table, &[(TARGET, "b")]), Some(DEFAULT_ROUTE));
     assert_eq!(table.explain(&event(&[]), "b").chosen, RouteMatch::Default);
@@ -166,29 +166,22 @@ fn explain_says_why_the_earlier_rules_did_not_match() {
 
 #[test]
 fn a_loop_is_ended_by_the_limit_of_hops() {
-    let config = rule("a", &json!({}));
-    let hops = |config: &RouteConfig, event: &Event| {
-        let table = RouteTable::build(std::slice::from_ref(config), &[], 3).unwrap();
-        table.route(event, "b").unwrap().next_hops(event)
-    };
     let mut passing = event(&[]);
     for expected in 1..=3 {
-        let next = hops(&config, &passing).unwrap();
+        let next = next_hops(&passing, 3).unwrap();
         assert_eq!(next, expected);
         passing.set(extension::HOPS, next).unwrap();
     }
     assert_eq!(
-        hops(&config, &passing),
+        next_hops(&passing, 3),
         Err(RouteError::TooManyHops { hops: 3, limit: 3 })
     );
     // Kafka and NATS headers carry text; an agent may write anything.
     for (written, expected) in [("2", Ok(3)), ("x", Ok(1)), ("-1", Ok(1)), ("", Ok(1))] {
-        assert_eq!(
-            hops(&config, &event(&[(extension::HOPS, written)])),
-            expected
-        );
+        let event = event(&[(extension::HOPS, written)]);
+        assert_eq!(next_hops(&event, 3), expected);
     }
-    assert!(hops(&config, &event(&[(extension::HOPS, "4294967295")])).is_err());
+    assert!(next_hops(&event(&[(extension::HOPS, "4294967295")]), 3).is_err());
 }
 
 #[test]

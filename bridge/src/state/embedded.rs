@@ -1,6 +1,8 @@
 //! A log in a file, for one process. It survives restarts.
 
+use std::any::Any;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -102,10 +104,20 @@ impl EmbeddedLog {
 }
 
 impl EmbeddedLog {
-    /// The error of a file at which the database library panics, because it is damaged.
-    pub(super) fn damaged(name: &'static str, directory: &Path) -> StateError {
-        let error = Error::Corrupted("it cannot be opened".to_owned());
-        OpenFile::new(name, directory).failed(error)
+    /// The error when the database library panics while it uses a file. A damaged file makes it panic, but so may
+    /// something else, and an operator must not discard an intact file.
+    pub(super) fn panicked(
+        name: &'static str,
+        directory: &Path,
+        panic: &(dyn Any + Send),
+    ) -> StateError {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("without a message");
+        let error = io::Error::other(format!(
+            "the database library has panicked ({text}): if the file is damaged, restore it from a backup, or move it away to begin with an empty state"
+        ));
+        OpenFile::new(name, directory).failed(Error::Io(error))
     }
 }
 
@@ -457,6 +469,21 @@ mod tests {
             let text = error.to_string();
             let name = path.display().to_string();
             assert!(text.contains(&name) && text.contains(cure), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_a_panic_names_its_message_and_does_not_say_that_the_file_is_damaged() {
+        for panic in [
+            Box::new("out of range") as Box<dyn Any + Send>,
+            Box::new("out of range".to_owned()),
+        ] {
+            let error = EmbeddedLog::panicked("test", Path::new("/state"), &*panic);
+            let text = error.to_string();
+            let has = |part: &str| text.contains(part);
+            assert!(has("/state/test.redb") && has("out of range"), "{text}");
+            assert!(has("if the file is damaged"), "{text}");
+            assert!(!has("DB corrupted"), "{text}");
         }
     }
 

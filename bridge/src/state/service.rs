@@ -100,9 +100,10 @@ impl Logs {
                 let opened = tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &at));
                 let opened = opened.await;
                 opened
-                    .unwrap_or_else(|error| match error.is_panic() {
-                        true => Err(EmbeddedLog::damaged(name, directory)),
-                        false => Err(StateError::Closed(name)),
+                    .unwrap_or_else(|error| match error.try_into_panic() {
+                        Ok(panic) => Err(EmbeddedLog::panicked(name, directory, &*panic)),
+                        // The process ends.
+                        Err(_) => Err(StateError::Closed(name)),
                     })?
                     .into()
             }

@@ -110,6 +110,8 @@ pub(crate) struct Task {
     pub(crate) changed: u64,
     /// When its last record was written, in milliseconds since 1970.
     pub(super) last_record: u64,
+    /// When the last record that changed it was written, in milliseconds since 1970.
+    pub(crate) updated: u64,
     /// The state to return to if the agent refuses all messages that it has. Its first status, artifact or progress clears
     /// it.
     waited: Option<State>,
@@ -132,8 +134,8 @@ pub(crate) struct TaskFold;
 const MAX_EVENTS: usize = 1_024;
 /// Maximum number of calls of a task whose progress is stored.
 const MAX_CALLS: usize = 16;
-/// Maximum number of messages in the history of a task.
-const MAX_MESSAGES: usize = 1_000;
+/// Maximum number of messages in the history of a task. A longer history keeps only the last ones.
+pub(super) const MAX_MESSAGES: usize = 1_000;
 
 // === impl Origin ===
 
@@ -232,11 +234,16 @@ impl Fold for TaskFold {
                 task.note(from.clone());
                 Applied::Unchanged
             }
+            // Each replica that follows the call may record it.
+            (Some(task), Event::Said { message }) if from.is_none() && task.knows(&message) => {
+                Applied::Unchanged
+            }
             (Some(task), event) if !task.status.state.is_terminal() => task.take(event, record),
             (None | Some(_), _) => Applied::Unchanged,
         };
         if let (Applied::Changed, Some(task)) = (applied, entry) {
             task.position = record.position;
+            task.updated = record.time;
             task.bytes += 2 * bytes;
             task.note(from);
         }
@@ -276,6 +283,7 @@ impl Task {
             metadata: BTreeMap::new(),
             changed: record.time,
             last_record: record.time,
+            updated: record.time,
             waited: None,
             position: record.position,
             events: VecDeque::new(),
@@ -385,16 +393,24 @@ impl Task {
 
     /// Adds an agent's message to the history, unless it is there already: agents repeat their messages.
     fn remember(&mut self, message: Message) {
-        if !self.history.iter().any(|known| known.id == message.id) {
+        if !self.knows(&message) {
             self.keep(message);
         }
     }
 
-    /// Adds a message to the history, even with a known id: clients reuse ids.
+    fn knows(&self, message: &Message) -> bool {
+        self.history.iter().any(|known| known.id == message.id)
+    }
+
+    /// Adds a message to the history, even with a known id: clients reuse ids. At the limit, removes the oldest one.
     fn keep(&mut self, message: Message) {
-        if self.history.len() < MAX_MESSAGES {
-            self.history.push(message);
+        if self.history.len() == MAX_MESSAGES {
+            let removed = serde_json::to_vec(&self.history.remove(0));
+            // As it was counted, see `apply`.
+            let bytes = removed.map_or(0, |removed| 2 * removed.len());
+            self.bytes = self.bytes.saturating_sub(bytes);
         }
+        self.history.push(message);
     }
 
     fn put(&mut self, artifact: &Artifact, append: bool) {
@@ -629,6 +645,41 @@ mod tests {
             .map(|one| one.id)
             .collect();
         assert_eq!(ids, ["first", "first", "said", "first"]);
+    }
+
+    #[test]
+    fn a_message_that_the_task_has_changes_nothing() {
+        use Applied::{Changed, Unchanged};
+        let said = || Event::Said {
+            message: message("said"),
+        };
+        let (task, applied) = fold(&[created(), said(), said()]);
+        assert_eq!(applied, [Changed, Changed, Unchanged]);
+        assert_eq!(task.unwrap().position.offset, 1);
+    }
+
+    #[test]
+    fn a_task_keeps_its_last_messages() {
+        let said = (1..=MAX_MESSAGES + 2).map(|number| Event::Said {
+            message: message(&number.to_string()),
+        });
+        let events: Vec<Event> = std::iter::once(created()).chain(said).collect();
+        let (task, _) = fold(&events);
+        let history = task.unwrap().history;
+        let ends = history.first().zip(history.last());
+        let (first, last) = ends.map(|(first, last)| (&first.id, &last.id)).unwrap();
+        assert_eq!(history.len(), MAX_MESSAGES);
+        assert_eq!((first.as_str(), last.as_str()), ("3", "1002"));
+    }
+
+    #[test]
+    fn a_task_is_updated_by_every_event_that_changes_it() {
+        let (artifact, ended) = (chunk("a", "1", true), status(State::Completed));
+        let (task, _) = fold(&[created(), artifact.clone()]);
+        let task = task.unwrap();
+        assert_eq!((task.changed, task.updated), (1_000, 1_001));
+        let (task, _) = fold(&[created(), ended, artifact]);
+        assert_eq!(task.unwrap().updated, 1_001, "the last one came too late");
     }
 
     #[test]

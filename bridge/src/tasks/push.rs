@@ -185,11 +185,13 @@ impl Webhooks {
         found
     }
 
-    /// The keys of webhooks with undelivered or future events.
-    pub(crate) fn open_keys(&self) -> Vec<Text> {
+    /// The webhooks with undelivered or future events: the key of each, its task, and the last event that was delivered
+    /// or dropped.
+    pub(crate) fn unfinished(&self) -> Vec<(Text, Text, Position)> {
         self.view.read(|stored| {
             let open = stored.iter().filter(|(_, stored)| !stored.is_over);
-            open.map(|(key, _)| Text::from(key)).collect()
+            open.map(|(key, stored)| (key.into(), stored.task.clone(), stored.reached))
+                .collect()
         })
     }
 

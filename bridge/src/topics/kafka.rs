@@ -38,11 +38,13 @@ pub(super) fn topics(
             }
             #[cfg(feature = "nats")]
             Operation::Durable { .. } => {}
+            // Those who send requests create these topics, with the settings that they need.
+            Operation::Write(write) if write.storage == Storage::Requesters => {}
             Operation::Write(write) => match write.target.topic() {
                 Some(topic) => {
                     let (mut if_missing, mut settings) =
                         (IfMissing::Waits, vec![message_bytes(bytes)]);
-                    if write.storage != Storage::Readers {
+                    if write.is_stored() {
                         if_missing = IfMissing::CreatesPartitions;
                         settings.push(Setting::created("partitions", Some(json!(1))));
                         settings.push(in_sync(defaults));
@@ -238,6 +240,8 @@ impl Requirement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access;
+    use crate::config::TransportConfig;
 
     #[test]
     fn a_topic_created_at_start_lacks_settings_beyond_the_defaults_of_the_broker() {
@@ -260,6 +264,28 @@ mod tests {
         assert_eq!(requirement.lacks_at_start(), Some(Vec::new()));
         requirement.if_missing = IfMissing::Waits;
         assert_eq!(requirement.lacks_at_start(), None);
+    }
+
+    #[test]
+    fn topics_of_requesters_are_neither_created_nor_compared() {
+        let text = "
+instance: t
+transports: {k: {type: kafka, brokers: ['a:1']}}
+bindings: [{name: in, transport: k, topics: [in], reply_topics: [named, 'clients.*']}]
+default_route: [{transport: k, topic: out}]
+";
+        let config = Config::read("f", text, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let (name, transport) = config.transports.first_key_value().unwrap();
+        let TransportConfig::Kafka(kafka) = transport else {
+            panic!("{transport:?}");
+        };
+        let uses = access::uses(&config, name);
+        let needed = topics(&config, kafka, &uses, Defaults::default()).into_iter();
+        let needed: Vec<String> = needed.map(|needed| needed.resource.names().1).collect();
+        for name in ["in", "out", "named", "clients.*"] {
+            let is_needed = needed.iter().any(|needed| needed == name);
+            assert_eq!(is_needed, ["in", "out"].contains(&name), "{needed:?}");
+        }
     }
 
     #[test]

@@ -10,10 +10,13 @@ use serde_json::{Map, Value, json};
 use super::requirement::{
     Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, put,
 };
-use super::subjects::{covers, lacking};
-use crate::access::{Access, Operation, Storage, Write, nats::pattern};
+use super::subjects::{broadest, covers, lacking};
+use crate::access::{Access, Operation, nats::pattern};
 use crate::config::{Config, Name};
 use crate::state::{Kind, LogLocation, LogSpec};
+
+/// The owner of the streams that the configuration lists.
+const LISTED: &str = "jetstream.streams";
 
 /// The streams, and then the consumers, that a NATS transport needs.
 pub(super) fn streams(
@@ -48,6 +51,7 @@ pub(super) fn streams(
             if_missing,
         });
     }
+    let mut stored = Vec::new();
     for used in uses {
         match &used.operation {
             Operation::State {
@@ -62,12 +66,13 @@ pub(super) fn streams(
                 }));
             }
             // Core NATS needs nothing.
-            Operation::Write(write) if write.storage != Storage::Readers => {
-                store(&mut streams, write, &used.owner, replicas);
+            Operation::Write(write) if write.is_stored() => {
+                stored.push((pattern(&write.target), used.owner.as_str()));
             }
             _ => {}
         }
     }
+    store(&mut streams, stored, replicas);
     streams.into_iter().chain(consumers).collect()
 }
 
@@ -94,20 +99,26 @@ fn read_stream(
     }
 }
 
-/// Adds a stream that stores the published messages, unless one of `streams` does.
-fn store(streams: &mut Vec<Requirement>, write: &Write, owner: &str, replicas: Option<u32>) {
-    let subject = pattern(&write.target);
-    if let Some(requirement) = streams
-        .iter_mut()
-        .find(|requirement| requirement.stores(&subject))
-    {
-        requirement.owners.insert(owner.to_owned());
-        return;
+/// Adds streams that store these subjects, each with its owner, unless one of `streams` does.
+fn store(streams: &mut Vec<Requirement>, mut subjects: Vec<(String, &str)>, replicas: Option<u32>) {
+    let all: Vec<String> = subjects
+        .iter()
+        .map(|(subject, _)| subject.clone())
+        .collect();
+    let broad = broadest(&all);
+    // The broad subjects come first, so that narrower ones find a stream that already stores them.
+    subjects.sort_by_key(|(subject, _)| !broad.contains(subject));
+    for (subject, owner) in subjects {
+        let mut known = streams.iter_mut();
+        if let Some(requirement) = known.find(|requirement| requirement.stores(&subject)) {
+            requirement.owners.insert(owner.to_owned());
+            continue;
+        }
+        // A stream of its own: the configuration does not say which of several streams should store it.
+        let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
+        let (only, subjects) = (Some(subject.clone()), vec![subject]);
+        streams.push(Requirement::stream(name, only, owner, subjects, replicas));
     }
-    // A stream of its own: the configuration does not say which of several streams should store it.
-    let name = subject.replace(['.', '*', '>'], "_").to_uppercase();
-    let (only, subjects) = (Some(subject.clone()), vec![subject]);
-    streams.push(Requirement::stream(name, only, owner, subjects, replicas));
 }
 
 /// The stream of a log of the state; `None` for any other use.
@@ -164,7 +175,7 @@ fn listed(stream: &StreamConfig, if_missing: IfMissing) -> Requirement {
             name: stream.name.clone(),
             subject: None,
         },
-        owners: BTreeSet::from(["jetstream.streams".to_owned()]),
+        owners: BTreeSet::from([LISTED.to_owned()]),
         settings: vec![
             subjects,
             Setting::be("storage", json!(storage)),
@@ -278,7 +289,7 @@ impl Requirement {
     ) -> Self {
         let stored = Setting {
             name: "subjects",
-            create: Some(json!(subjects)),
+            create: Some(json!(broadest(&subjects))),
             must: Constraint::Cover(subjects),
         };
         Self {
@@ -293,11 +304,18 @@ impl Requirement {
         }
     }
 
-    /// Adds subjects that the stream must store.
+    /// Adds subjects that the stream must store. A stream that the configuration lists is created with the subjects
+    /// listed there.
     fn cover(&mut self, more: &[String]) {
+        let is_listed = self.owners.contains(LISTED);
         for setting in &mut self.settings {
             if let Constraint::Cover(subjects) = &mut setting.must {
-                subjects.extend(more.iter().cloned());
+                let more = more.iter().filter(|subject| !subjects.contains(subject));
+                let more: Vec<String> = more.cloned().collect();
+                subjects.extend(more);
+                if !is_listed {
+                    setting.create = Some(json!(broadest(subjects)));
+                }
             }
         }
     }
@@ -307,5 +325,91 @@ impl Requirement {
         self.settings.iter().any(|setting| {
             matches!(&setting.must, Constraint::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access;
+    use crate::config::TransportConfig;
+
+    /// The needed streams with their subjects and owners, for bindings and routes on the transport `n`.
+    fn needed(listed: &str, more: &str) -> Vec<(String, Value, String)> {
+        let text = format!(
+            "transports: {{n: {{type: nats, servers: ['nats://a'], jetstream: {{streams: [{listed}]}}}}}}\n{more}"
+        );
+        let config = Config::read("f", &text, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let (name, transport) = config.transports.first_key_value().unwrap();
+        let TransportConfig::Nats(nats) = transport else {
+            panic!("{transport:?}");
+        };
+        let uses = access::uses(&config, name);
+        let all = streams(&config, name, nats, &uses, Defaults::default());
+        let stream = |requirement: Requirement| {
+            let Resource::Stream { name, .. } = &requirement.resource else {
+                return None;
+            };
+            let owners = Vec::from_iter(requirement.owners.iter().cloned());
+            let subjects = requirement.creation().remove("subjects").unwrap();
+            Some((name.clone(), subjects, owners.join(", ")))
+        };
+        all.into_iter().filter_map(stream).collect()
+    }
+
+    fn stream(name: &str, subjects: &[&str], owners: &str) -> (String, Value, String) {
+        (name.to_owned(), json!(subjects), owners.to_owned())
+    }
+
+    const LETTERS: &str = "{name: L, subjects: [a2abus.dlq]}";
+
+    #[test]
+    fn a_stream_is_created_with_the_subjects_of_all_its_bindings() {
+        let bindings = "
+bindings:
+- {name: a, transport: n, topics: [a.in, a.x], stream: S, durable: d1}
+- {name: b, transport: n, topics: [b.in, a.in, 'a.*'], stream: S, durable: d2}
+default_route: [{transport: n, topic: out}]
+";
+        let letters = "dead letters of binding a, dead letters of binding b";
+        let listed = stream(
+            "L",
+            &["a2abus.dlq"],
+            &format!("{letters}, jetstream.streams"),
+        );
+        assert_eq!(
+            needed(LETTERS, bindings),
+            [
+                listed.clone(),
+                stream("S", &["b.in", "a.*"], "binding a, binding b"),
+            ]
+        );
+        // The configuration says what a listed stream stores.
+        let both = format!("{LETTERS}, {{name: S, subjects: [a.in]}}");
+        let owners = "binding a, binding b, jetstream.streams";
+        assert_eq!(
+            needed(&both, bindings),
+            [listed, stream("S", &["a.in"], owners)]
+        );
+    }
+
+    #[test]
+    fn subjects_that_overlap_are_stored_by_one_stream() {
+        for (names, subject) in [("refuse", "agents.*"), ("dotted", "agents.>")] {
+            let routes = format!(
+                "
+routes:
+- {{name: weather, when: {{targetagent: weather}}, to: [{{transport: n, topic: agents.weather, stored: true}}]}}
+- {{name: some, when: {{targetagent: a}}, to: [{{transport: n, topic: 'agents.{{targetagent}}', stored: true}}]}}
+default_route: [{{transport: n, topic: 'agents.{{targetagent}}', names: {names}, stored: true}}]
+calls: {{enabled: false}}
+"
+            );
+            let owners = "route default, route some, route weather";
+            assert_eq!(
+                needed("", &routes),
+                [stream("AGENTS__", &[subject], owners)]
+            );
+        }
     }
 }

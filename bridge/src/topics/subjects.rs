@@ -30,9 +30,28 @@ pub(super) fn covers(filter: &str, subject: &str) -> bool {
     }
 }
 
+/// The subjects that no other subject in the list covers, in their order. A server refuses overlapping subjects, both
+/// within one stream and in two streams.
+pub(super) fn broadest(subjects: &[String]) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    for subject in subjects {
+        if !kept.iter().any(|other| covers(other, subject)) {
+            kept.retain(|other| !covers(subject, other));
+            kept.push(subject.clone());
+        }
+    }
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_broadest_subjects_cover_all_others_once() {
+        let subjects = ["a.x", "a.*", "b", "a.>", "b", "c.*", "c.y"].map(str::to_owned);
+        assert_eq!(broadest(&subjects), ["b", "a.>", "c.*"]);
+    }
 
     #[test]
     fn a_filter_covers_a_subject_if_it_matches_everything_the_subject_matches() {

@@ -9,7 +9,7 @@
 //!
 //! Requests are independent: a long one delays no other, and a delivery is settled after its answer is confirmed. A
 //! redelivered request finds its record and is answered again; nothing runs twice. Executions run on the threads of the
-//! executor, not on those that serve the bus.
+//! executor, not on those that serve the bus. Those parse workflows only to learn whether single lines are complete.
 //!
 //! | what is sent | when | order |
 //! |---|---|---|
@@ -30,7 +30,7 @@ mod waiting;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use a2abus_executor::Agent;
+use a2abus_executor::{Agent, StoreError};
 use a2abus_plugin::protocol::jsonrpc::code;
 use a2abus_plugin::{Event, EventId, Hint, Ids, MapContext, Mapped, Text, extension};
 use a2abus_transports::{Consumer, Delivery, Message, Origin};
@@ -48,7 +48,7 @@ use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
 use self::assembly::{Added, Assemblies, Budget, CompleteWorkflow, Incomplete};
 use self::client::{AnswerTopics, Envelope, WorkflowClient, header_of_line};
 use self::refused::WorkflowRefusal;
-use self::waiting::{CancellableRequests, StopSignals};
+use self::waiting::{CancellableRequests, Entry, StopSignals};
 use super::Workflows;
 use super::turns::AgentTurns;
 use crate::bus::deadletter::{Reason, Stage};
@@ -367,8 +367,12 @@ impl WorkflowBinding {
                 None
             }
         };
-        if let Some(whole) = whole {
-            work.push(self.serve(whole, stop.clone()).boxed());
+        if let Some(mut whole) = whole {
+            let limits = self.workflows.executor().limits().workflow;
+            whole.job.read_execution_id(&limits);
+            // At once, because its cancel may follow in the same message.
+            let cancel = self.waiting.enter(&whole.job);
+            work.push(self.serve(whole, cancel, stop.clone()).boxed());
         }
     }
 
@@ -428,13 +432,12 @@ impl WorkflowBinding {
     }
 
     /// Executes a request, answers it, then settles.
-    async fn serve(&self, whole: CompleteWorkflow, stop: CancellationToken) {
+    async fn serve(&self, whole: CompleteWorkflow, cancel: Entry, stop: CancellationToken) {
         let CompleteWorkflow { mut job, held } = whole;
-        job.read_execution_id(&self.workflows.executor().limits().workflow);
-        let cancel = self.waiting.enter(&job);
         let early = StopSignals {
             cancel: &cancel,
             stop: &stop,
+            is_redeliverable: held.iter().all(|held| held.origin.is_some()),
         };
         let outcome = self.outcome(&mut job, early).await;
         drop(cancel);
@@ -504,27 +507,41 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// Asks the replica that runs the execution with this name to cancel it.
+    /// Asks the replicas that run executions with this name to cancel them.
     async fn cancel_elsewhere(&self, cancel: Cancel) {
-        let Some(agent) = self.owner_of(&cancel) else {
-            return;
-        };
-        self.end_anywhere(&agent, &cancel.name).await;
+        let named = self.events.run_as.as_ref().or(cancel.requester.as_ref());
+        if let Some(agent) = named.and_then(|name| self.workflows.agent(name)) {
+            let executor = self.workflows.executor();
+            let name = cancel.shared_name(&self.intake.name);
+            let cancelled = executor.cancel_named_elsewhere(agent.id(), &name).await;
+            if self.note_cancelled(&cancel.name, cancelled) {
+                return;
+            }
+        }
+        if let Some(agent) = self.owner_of(&cancel) {
+            self.end_anywhere(&agent, &cancel.name).await;
+        }
     }
 
     /// Cancels an execution on any replica.
     async fn end_anywhere(&self, agent: &Agent, execution_id: &str) {
         let executor = self.workflows.executor();
-        match executor.cancel_anywhere(agent.id(), execution_id).await {
+        let cancelled = executor.cancel_anywhere(agent.id(), execution_id).await;
+        self.note_cancelled(execution_id, cancelled);
+    }
+
+    /// Logs the result of a cancel. Returns whether the execution was there.
+    fn note_cancelled(&self, name: &str, cancelled: Result<bool, StoreError>) -> bool {
+        match &cancelled {
             Ok(was_there) => {
-                tracing::debug!(binding = %self.intake.name, execution_id, was_there, "cancelled");
+                tracing::debug!(binding = %self.intake.name, name, was_there, "cancelled");
             }
             Err(error) => tracing::error!(
-                binding = %self.intake.name, execution_id,
-                error = &error as &dyn std::error::Error,
+                binding = %self.intake.name, name, error = error as &dyn std::error::Error,
                 "an execution that runs on another replica cannot be cancelled"
             ),
         }
+        cancelled.unwrap_or(false)
     }
 
     /// The agent whose executions this cancel may end: the requester's own.

@@ -29,8 +29,8 @@ pub(crate) struct SecretWatcher {
     remembered: LastKnownSecrets,
 }
 
-/// Identifies a state of a file, behind all links; `None` for a missing file.
-pub(crate) type FileState = Option<(u64, u64, i64, i64)>;
+/// Identifies a state of a file and its permissions, behind all links; `None` for a missing file.
+pub(crate) type FileState = Option<(u64, u64, [i64; 4])>;
 
 /// The states of the secret files at the last check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,14 +119,12 @@ impl SecretWatcher {
     /// Reads the secrets of the new configuration, or of the current one.
     fn read(&mut self, changed: Option<&WorkflowsConfig>) -> Result<SecretsRead, WorkflowsError> {
         if let Some(changed) = changed {
-            // Watch the file even if its secret cannot be read.
+            // Even if a secret cannot be used now: a change of its file is then seen, and everything is read again.
             self.seen.watch(changed);
-        }
-        let config = changed.unwrap_or(&self.config);
-        let (directory, unread) = Directory::read_what_is_there(config, &mut self.remembered)?;
-        if let Some(changed) = changed {
             self.config = changed.clone();
         }
+        let read = Directory::read_what_is_there(&self.config, &mut self.remembered);
+        let (directory, unread) = read?;
         Ok(self.take(directory, unread))
     }
 
@@ -208,13 +206,20 @@ impl SecretFileStates {
 
 /// The current state of a file.
 pub(crate) fn file_state(file: &Path) -> FileState {
-    let of = |found: Metadata| (found.ino(), found.len(), found.mtime(), found.mtime_nsec());
+    let of = |found: Metadata| {
+        let (written, written_nanos) = (found.mtime(), found.mtime_nsec());
+        // A change of the permissions changes only this time.
+        let (changed, changed_nanos) = (found.ctime(), found.ctime_nsec());
+        let times = [written, written_nanos, changed, changed_nanos];
+        (found.ino(), found.len(), times)
+    };
     std::fs::metadata(file).ok().map(of)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::config::Config;
@@ -282,6 +287,46 @@ mod tests {
         assert!(workflows.authenticate("the-key").is_some());
         let partial = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
         assert!(metrics.render().unwrap().contains(partial));
+    }
+
+    #[test]
+    fn a_change_of_the_permissions_is_seen() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        let before = file_state(&file);
+        // The times of a file system are coarse.
+        let end = Instant::now() + Duration::from_secs(30);
+        while file_state(&file) == before {
+            assert!(Instant::now() < end, "{before:?}");
+            for mode in [0o600, 0o644] {
+                let permissions = std::fs::Permissions::from_mode(mode);
+                std::fs::set_permissions(&file, permissions).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn agents_that_cannot_be_used_at_once_are_used_when_their_secret_is_right() {
+        let directory = tempfile::tempdir().unwrap();
+        let (workflows, mut watch, _metrics, key) = watched(directory.path());
+        let [other, file] = ["other", "more.yaml"].map(|name| directory.path().join(name));
+        // Two agents must not have the same key.
+        std::fs::write(&other, "the-key").unwrap();
+        let text = format!(
+            "calls: {{enabled: false}}\nworkflows: {{enabled: true, agents: [{{id: a, keys: [{{file: {}}}]}}, {{id: b, keys: [{{file: {}}}]}}]}}",
+            key.display(),
+            other.display()
+        );
+        std::fs::write(&file, text).unwrap();
+        let changed = Config::load(&file, []).unwrap();
+        watch.check_files(Some(&changed.workflows));
+        assert!(workflows.agent("b").is_none());
+        std::fs::write(&other, "another-key").unwrap();
+        watch.check_files(None);
+        assert!(workflows.authenticate("another-key").is_some());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! | log | key | entry |
 //! |---|---|---|
-//! | `executions` | hash of agent and execution id | who runs it until when, its record and its summary |
+//! | `executions` | hash of agent and execution id | who runs it until when, the names that cancel it, its record and its summary |
 //! | `storage` | hash of agent and key | the last value |
 //!
 //! The order of the log decides which replica starts an execution. Its claim has a deadline. After that another replica
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use a2abus_executor::{Change, Store, StoreError, StoreFull, Table};
+use a2abus_executor::{Change, RecordForgotten, Store, StoreError, StoreFull, Table};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -38,6 +38,14 @@ pub(crate) struct SharedStore {
     is_alone: bool,
     /// The runs of this process and their deadlines, by the key of their execution.
     runs: Mutex<HashMap<String, (Text, u64)>>,
+}
+
+/// One page of a list: at most `most` keys that begin with `prefix` and come after the key `after`.
+#[derive(Debug, Clone, Copy)]
+struct Page<'a> {
+    prefix: &'a str,
+    after: &'a str,
+    most: usize,
 }
 
 /// How many records a waiting task may lag behind before it reads the state again.
@@ -101,10 +109,10 @@ impl SharedStore {
         stored.map(drop).map_err(failed)
     }
 
-    /// Records an event of an execution, which waits for the end of an outage.
-    async fn record(&self, key: &str, event: &Event) -> Result<(), StoreError> {
+    /// Records an event of an execution. During an outage it tries again for `limit`.
+    async fn record(&self, key: &str, event: &Event, limit: Duration) -> Result<(), StoreError> {
         let (key, body) = (log_key(key), Some(body::write(event)));
-        let stored = self.executions.commit_again(&key, body, UNATTENDED).await;
+        let stored = self.executions.commit_again(&key, body, limit).await;
         stored.map(drop).map_err(failed)
     }
 
@@ -112,12 +120,15 @@ impl SharedStore {
     async fn write_execution(&self, written: ExecutionRecord) -> Result<(), StoreError> {
         let key = written.key.to_string();
         let run = self.own_run(&key);
+        let is_here = self.runs().contains_key(&key);
+        // A request may wait until the end of an execution that is not here is recorded.
+        let limit = if is_here { UNATTENDED } else { ATTENDED };
         let is_final = written.is_final;
         let event = Event::Written {
             run: run.clone(),
             execution: written,
         };
-        self.record(&key, &event).await?;
+        self.record(&key, &event, limit).await?;
         let current = self.execution(&key, |execution| execution.run.clone());
         if is_final {
             self.runs().remove(&key);
@@ -179,7 +190,8 @@ impl SharedStore {
                         let run = self.own_run(&of);
                         let summary_key = key.into();
                         let removed = Event::Removed { run, summary_key };
-                        self.record(&of, &removed).await?;
+                        // A request may wait for it.
+                        self.record(&of, &removed, ATTENDED).await?;
                     }
                     _ => return Err(other("a record and its summary must be written together")),
                 },
@@ -188,24 +200,17 @@ impl SharedStore {
         Ok(())
     }
 
-    async fn claim(&self, changes: Vec<Change>, until: SystemTime) -> Result<bool, StoreError> {
-        let [record, summary] = &changes[..] else {
-            return Err(other(
-                "an execution must start with a record and its summary",
-            ));
-        };
-        let (Some(text), Some(short)) = (&record.value, &summary.value) else {
-            return Err(other(
-                "an execution must start with a record and its summary",
-            ));
-        };
-        let key = record.key.clone();
-        let written = ExecutionRecord::of(
-            key.as_str().into(),
-            summary.key.as_str().into(),
-            text,
-            short,
-        );
+    async fn claim(
+        &self,
+        changes: Vec<Change>,
+        until: SystemTime,
+        names: Vec<Text>,
+    ) -> Result<bool, StoreError> {
+        let execution = first_record(&changes)?;
+        let (key, summary_key) = (execution.key.to_string(), execution.summary_key.clone());
+        if self.is_forgotten(&key) {
+            return Err(StoreError(RecordForgotten.into()));
+        }
         let (run, until) = (
             Text::from(clock::new_event_id()),
             clock::milliseconds(until),
@@ -214,7 +219,8 @@ impl SharedStore {
             run: run.clone(),
             until,
             replaces: self.own_run(&key),
-            execution: written.map_err(|error| StoreError(error.into()))?,
+            names,
+            execution,
         };
         self.note_run(&key, &run, until);
         let committed = self.commit(&key, &event).await;
@@ -224,16 +230,27 @@ impl SharedStore {
         }
         self.runs().remove(&key);
         if let Err(error) = committed {
-            let summary_key = summary.key.as_str().into();
             self.revoke(&key, (run, summary_key), until, &error).await;
             return Err(error);
         }
         match current {
             Some(_) => Ok(false),
+            None if self.is_forgotten(&key) => {
+                let error = StoreError(RecordForgotten.into());
+                // A replica with more memory would wait for this run.
+                self.revoke(&key, (run, summary_key), until, &error).await;
+                Err(error)
+            }
             None => Err(other(
-                "the record of this execution was removed because memory is full: raise state.memory",
+                "the execution was not started, because its record was removed while it was written; it may be requested again",
             )),
         }
+    }
+
+    /// Whether the record of an execution was removed for lack of memory.
+    fn is_forgotten(&self, key: &str) -> bool {
+        let at = log_key(key);
+        self.executions.read(|entries| entries.is_forgotten(&at))
     }
 
     /// Revokes a run that did not start. Its record may be in the log nevertheless, and others would wait for it.
@@ -256,7 +273,7 @@ impl SharedStore {
         let (agent, execution) = key.split_once('\0').unwrap_or_default();
         match taken_back {
             Ok(_) => {
-                tracing::warn!(agent, execution, %error, "an execution was not started, and its record is revoked: it may be requested again");
+                tracing::warn!(agent, execution, %error, "an execution was not started, and its record is revoked");
             }
             Err(revoke_error) => {
                 let until = clock::rfc3339(clock::since_1970(until));
@@ -308,50 +325,84 @@ impl SharedStore {
         }
     }
 
-    /// Sorts keys, with their values.
-    fn found(
-        &self,
-        table: Table,
-        matches: impl Fn(&str) -> bool,
-        most: usize,
-    ) -> Vec<(String, Bytes)> {
-        let mut keys = match table {
-            Table::Local => self
-                .values
-                .read(|entries| keys(entries, |value| &value.key, &matches)),
-            Table::Executions => self
-                .executions
-                .read(|entries| keys(entries, |execution| &execution.key, &matches)),
-            Table::Summaries => self
-                .executions
-                .read(|entries| keys(entries, |execution| &execution.summary_key, &matches)),
-        };
-        keys.sort_unstable();
-        keys.truncate(most);
-        let value = |(key, at): (Text, Text)| {
-            let value = match table {
-                Table::Local => self.value(&key)?,
-                Table::Executions => self.executions.read(|e| Some(e.get(&at)?.record.clone()))?,
-                Table::Summaries => self
-                    .executions
-                    .read(|e| Some(e.get(&at)?.summary.clone()))?,
-            };
-            Some((key.to_string(), value))
+    /// The keys of the unfinished executions of an agent that have this name.
+    fn named(&self, agent: &str, name: &str) -> Vec<Text> {
+        let unfinished = format!("{agent}\0");
+        self.executions.read(|entries| {
+            let unfinished = entries.group(&unfinished).map(|(_, execution)| execution);
+            let named = unfinished.filter(|execution| execution.names.iter().any(|n| n == name));
+            named.map(|execution| execution.key.clone()).collect()
+        })
+    }
+
+    fn listed_values(&self, page: Page<'_>) -> Vec<(String, Bytes)> {
+        // They may be large, so they are copied one by one.
+        let keys = self
+            .values
+            .read(|entries| page.of(entries, |value| &value.key, |_| ()));
+        let value = |(key, ()): (String, ())| {
+            let value = self.value(&key)?;
+            Some((key, value))
         };
         keys.into_iter().filter_map(value).collect()
     }
+
+    fn listed_summaries(&self, page: Page<'_>) -> Vec<(String, Bytes)> {
+        self.executions
+            .read(|entries| page.of(entries, |e| &e.summary_key, |e| e.summary.clone()))
+    }
 }
 
-/// The keys of matching entries, each with its log key.
-fn keys<E>(
-    entries: &Entries<E>,
-    key: impl Fn(&E) -> &Text,
-    matches: impl Fn(&str) -> bool,
-) -> Vec<(Text, Text)> {
-    let keys = entries.iter().map(|(at, entry)| (key(entry), at));
-    let keys = keys.filter(|(key, _)| matches(key));
-    keys.map(|(key, at)| (key.clone(), Text::from(at)))
-        .collect()
+/// The record of an execution that starts, with its summary.
+fn first_record(changes: &[Change]) -> Result<ExecutionRecord, StoreError> {
+    if let [record, summary] = changes
+        && let (Some(text), Some(short)) = (&record.value, &summary.value)
+    {
+        let keys = [&record.key, &summary.key].map(|key| Text::from(key.as_str()));
+        let [key, summary_key] = keys;
+        let written = ExecutionRecord::of(key, summary_key, text, short);
+        return written.map_err(|error| StoreError(error.into()));
+    }
+    Err(other(
+        "an execution must start with a record and its summary",
+    ))
+}
+
+// === impl Page ===
+
+impl Page<'_> {
+    /// The keys on this page in order, each with what is read from its entry. Reads only the entries of one agent if the
+    /// prefix is its name with a NUL.
+    fn of<E, T>(
+        self,
+        entries: &Entries<E>,
+        key: impl Fn(&E) -> &Text,
+        read: impl Fn(&E) -> T,
+    ) -> Vec<(String, T)> {
+        let is_here = |entry: &&E| {
+            let key = key(entry).as_str();
+            key.starts_with(self.prefix) && key > self.after
+        };
+        let mut found: Vec<&E> = match self.prefix.strip_suffix('\0') {
+            Some(agent) => {
+                let own = entries.group(agent).map(|(_, entry)| entry);
+                own.filter(is_here).collect()
+            }
+            None => {
+                let all = entries.iter().map(|(_, entry)| entry);
+                all.filter(is_here).collect()
+            }
+        };
+        let order = |one: &&E, other: &&E| key(one).cmp(key(other));
+        if self.most < found.len() {
+            // Only the keys of the page need to be sorted.
+            found.select_nth_unstable_by(self.most, order);
+            found.truncate(self.most);
+        }
+        found.sort_unstable_by(order);
+        let read = |entry: &E| (key(entry).to_string(), read(entry));
+        found.into_iter().map(read).collect()
+    }
 }
 
 impl Store for SharedStore {
@@ -361,14 +412,11 @@ impl Store for SharedStore {
         key: &'a str,
     ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
         let found = match table {
-            Table::Local => self.value(key),
-            Table::Executions => self.execution(key, |execution| execution.record.clone()),
-            Table::Summaries => {
-                let mut found = self.found(table, |known| known == key, 1);
-                found.pop().map(|(_, summary)| summary)
-            }
+            Table::Local => Ok(self.value(key)),
+            Table::Executions => Ok(self.execution(key, |execution| execution.record.clone())),
+            Table::Summaries => Err(other("summaries are only listed")),
         };
-        Box::pin(std::future::ready(Ok(found)))
+        Box::pin(std::future::ready(found))
     }
 
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
@@ -382,9 +430,17 @@ impl Store for SharedStore {
         after: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
-        let matches = |key: &str| key.starts_with(prefix) && key > after;
-        let found = self.found(table, matches, most);
-        Box::pin(std::future::ready(Ok(found)))
+        let page = Page {
+            prefix,
+            after,
+            most,
+        };
+        let found = match table {
+            Table::Local => Ok(self.listed_values(page)),
+            Table::Summaries => Ok(self.listed_summaries(page)),
+            Table::Executions => Err(other("records are not listed, only their summaries")),
+        };
+        Box::pin(std::future::ready(found))
     }
 
     fn is_shared(&self) -> bool {
@@ -395,8 +451,9 @@ impl Store for SharedStore {
         &'a self,
         changes: Vec<Change>,
         until: SystemTime,
+        names: Vec<Text>,
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.claim(changes, until))
+        Box::pin(self.claim(changes, until, names))
     }
 
     fn runs_elsewhere(&self, key: &str) -> bool {
@@ -416,6 +473,24 @@ impl Store for SharedStore {
             }
             let cancelled = self.commit(key, &Event::Cancelled).await;
             cancelled.map(|()| true)
+        })
+    }
+
+    fn cancel_named<'a>(
+        &'a self,
+        agent: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let (mut was_there, mut first_error) = (false, None);
+            // If one cannot be cancelled, the others still are.
+            for key in self.named(agent, name) {
+                match self.cancel(&key).await {
+                    Ok(is_cancelled) => was_there |= is_cancelled,
+                    Err(error) => first_error = first_error.or(Some(error)),
+                }
+            }
+            first_error.map_or(Ok(was_there), Err)
         })
     }
 

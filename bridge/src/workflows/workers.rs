@@ -74,6 +74,16 @@ impl Workers {
         self.handle.spawn(self.turns.take(agent, work)).await.ok()
     }
 
+    /// Like [`Workers::ask`], for a task that a drain waits for. It runs to its end even if nobody waits any more.
+    pub(super) async fn finish_task<T: Send + 'static>(
+        &self,
+        agent: &Text,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let work = self.turns.take(agent, work);
+        self.tasks.spawn_on(work, &self.handle).await.ok()
+    }
+
     /// Runs an execution to its end and returns its record.
     pub(super) fn run(
         &self,

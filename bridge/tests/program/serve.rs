@@ -421,6 +421,11 @@ fn a_second_signal_later_ends_at_once() {
     while !get(&served.admin, "/metrics").contains("a2abus_pending_calls 1") {
         std::thread::yield_now();
     }
+    ends_at_the_second_signal(served);
+}
+
+/// Sends signals to a bridge with an unanswered call until it ends.
+fn ends_at_the_second_signal(served: Served) {
     served.signal(&["TERM"]);
     served.next_line(|line| line["message"] == "draining");
     // Signals within 100 ms of the first are the same order; one of these comes later.
@@ -429,6 +434,55 @@ fn a_second_signal_later_ends_at_once() {
     let mut again = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     assert_eq!(served.wait(), 130);
     again.wait().unwrap();
+}
+
+/// Whether a process is there that has not ended.
+fn is_alive(process: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| &rest[..1]);
+    state.is_some_and(|state| state != "Z")
+}
+
+#[test]
+fn a_second_signal_kills_the_attached_programs() {
+    let directory = TempDir::new().unwrap();
+    let server = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/support/mcp_server.py"
+    );
+    let effects = directory.path().join("effects");
+    let served = Served::start(&format!(
+        "{CONFIG}agents: {{ fixture: {{ to: {{ transport: local, topic: agents.fixture }}, attach: {{ command: [python3, {server:?}], env: {{ EFFECTS: {effects:?}, STUBBORN: 'yes' }} }} }} }}\n"
+    ));
+    let call = |tool: &str| {
+        let params = json!({ "name": tool });
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
+    };
+    let answer = post(&served.door, "/rpc/fixture", "", &call("processes"));
+    let (_, answer) = answer.split_once("\r\n\r\n").unwrap();
+    let answer: Value = serde_json::from_str(answer).unwrap();
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    let processes: Vec<&str> = text.split(' ').collect();
+    assert_eq!(processes.len(), 2, "{answer}");
+    assert!(processes.iter().all(|it| is_alive(it)), "{answer}");
+    // A call holds the drain open, so that the program is not stopped yet.
+    let mut waiting = TcpStream::connect(&served.door).unwrap();
+    let body = call("hang");
+    let head = format!(
+        "POST /rpc/fixture HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n{body}",
+        served.door,
+        body.len()
+    );
+    waiting.write_all(head.as_bytes()).unwrap();
+    while !effects.exists() {
+        std::thread::yield_now();
+    }
+    ends_at_the_second_signal(served);
+    let begun = Instant::now();
+    while processes.iter().any(|it| is_alive(it)) {
+        assert!(begun.elapsed() < SOON, "{processes:?} are still there");
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -698,6 +752,18 @@ fn a_task_whose_bridge_was_killed_ends() {
     });
     let task = a2a(&second, "tasks/get", &json!({ "id": task["id"] }));
     assert_eq!(task["status"]["state"], "failed", "{task}");
+}
+
+#[test]
+fn a_call_can_be_made_beside_a_bridge_whose_state_is_in_files() {
+    let directory = TempDir::new().unwrap();
+    let served = Served::start(&with_tasks(&directory, "timeout: 60s"));
+    let file = served.directory.path().join("a2abus.yaml");
+    let call = ["call", "--notify", "silent", "notifications/message", "-c"];
+    let mut call = command(&call);
+    let output = call.arg(file).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
 }
 
 /// How much memory a bridge has that has so many attached servers, which nobody calls.

@@ -238,24 +238,24 @@ fn a_question_is_declined_when_the_input_ends() {
     assert_eq!(stdio.end(), 0);
 }
 
-/// A bridge whose only tool asks the client and never answers, and what it is sent.
-fn asking_bridge() -> (String, mpsc::Receiver<Value>) {
+/// A bridge whose only tool asks the client and never answers, and what it is sent. `end` is its response to DELETE.
+fn asking_bridge(end: &'static str) -> (String, mpsc::Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let (sender, received) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let sender = sender.clone();
-            std::thread::spawn(move || serve(stream, &sender));
+            std::thread::spawn(move || serve(stream, &sender, end));
         }
     });
     (url, received)
 }
 
 /// Answers one HTTP request.
-fn serve(mut stream: TcpStream, sender: &mpsc::Sender<Value>) {
+fn serve(mut stream: TcpStream, sender: &mpsc::Sender<Value>, end: &str) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut length = 0;
+    let (mut length, mut is_end) = (0, false);
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).unwrap_or(0) == 0 {
@@ -265,12 +265,16 @@ fn serve(mut stream: TcpStream, sender: &mpsc::Sender<Value>) {
             Some(("content-length", value)) => length = value.parse().unwrap(),
             Some(_) => {}
             None if line.trim_end().is_empty() => break,
+            None if line.starts_with("DELETE ") => is_end = true,
             None => {}
         }
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
-    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let message: Value = match is_end {
+        true => json!({ "method": "DELETE" }),
+        false => serde_json::from_slice(&body).unwrap_or_default(),
+    };
     let (head, body) = match message["method"].as_str() {
         Some("initialize") => (
             "200 OK\r\ncontent-type: application/json\r\nmcp-session-id: s",
@@ -280,6 +284,7 @@ fn serve(mut stream: TcpStream, sender: &mpsc::Sender<Value>) {
             "200 OK\r\ncontent-type: text/event-stream",
             "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"sampling/createMessage\"}\n\n",
         ),
+        Some("DELETE") => (end, ""),
         _ => ("202 Accepted", ""),
     };
     let response = format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n{body}");
@@ -292,20 +297,37 @@ fn serve(mut stream: TcpStream, sender: &mpsc::Sender<Value>) {
     }
 }
 
-#[test]
-fn a_signal_cancels_the_requests_in_progress_and_declines_the_questions() {
-    let (url, received) = asking_bridge();
-    let mut stdio = asked(&url);
+/// Ends a client by a signal.
+fn terminate(mut stdio: Session) {
     let pid = stdio.program.0.id().to_string();
     let sent = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert!(sent.success());
     assert_eq!(stdio.program.0.wait().unwrap().code(), Some(0));
-    let (mut is_cancelled, mut is_declined) = (false, false);
-    while !(is_cancelled && is_declined) {
-        let message = received.recv_timeout(SOON).expect("a cancel and an answer");
-        is_cancelled |=
-            message["method"] == "notifications/cancelled" && message["params"]["requestId"] == 1;
+}
+
+#[test]
+fn a_signal_ends_the_session_and_declines_the_questions() {
+    let (url, received) = asking_bridge("204 No Content");
+    terminate(asked(&url));
+    // The bridge cancels the requests of a session that ends.
+    let (mut is_over, mut is_declined) = (false, false);
+    while !(is_over && is_declined) {
+        let message = received.recv_timeout(SOON).expect("an end and an answer");
+        is_over |= message["method"] == "DELETE";
         is_declined |= message["id"] == "q" && message["error"].is_object();
+    }
+}
+
+#[test]
+fn a_signal_cancels_the_requests_of_a_session_that_the_bridge_does_not_end() {
+    let (url, received) = asking_bridge("429 Too Many Requests");
+    terminate(asked(&url));
+    loop {
+        let message = received.recv_timeout(SOON).expect("a cancel");
+        if message["method"] == "notifications/cancelled" {
+            assert_eq!(message["params"]["requestId"], 1, "{message}");
+            return;
+        }
     }
 }
 
@@ -369,6 +391,8 @@ fn failures_are_errors_with_the_id_of_their_request() {
     let message = error["error"]["message"].as_str().unwrap();
     assert!(message.contains("cannot be reached"), "{message}");
     assert!(message.contains("--url"), "{message}");
+    let reason = &error["error"]["data"]["reason"];
+    assert_eq!(reason, "agent_unavailable", "{error}");
     stdio.write("this is no JSON");
     let error = stdio.next(|message| message["id"].is_null());
     assert_eq!(error["error"]["code"], -32_700, "{error}");
@@ -388,6 +412,24 @@ fn failures_are_errors_with_the_id_of_their_request() {
             .contains("nobody"),
         "{error}"
     );
+    assert_eq!(stdio.end(), 0);
+}
+
+#[test]
+fn a_request_whose_connection_breaks_may_have_been_executed() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The bridge ends after it has begun to read the request.
+            let _ = stream.read(&mut [0]);
+        }
+    });
+    let mut stdio = Session::start(&["--url", &url]);
+    stdio.call(1, "tools/call", &json!({ "name": "a.pay" }));
+    let error = stdio.answer(1);
+    let reason = &error["error"]["data"]["reason"];
+    assert_eq!(reason, "answer_lost", "{error}");
     assert_eq!(stdio.end(), 0);
 }
 

@@ -14,7 +14,7 @@ use super::{Engine, Halt, OperationOutcome, cancelled};
 use crate::cache::Key;
 use crate::call::{self, CallCost, Caller};
 use crate::failure::Failure;
-use crate::meter::{Meter, execution_timeout};
+use crate::meter::{Meter, execution_timeout, too_heavy};
 use crate::operation::{self, Scope};
 use crate::store;
 use crate::trace::{OperationStatus, Progress};
@@ -144,12 +144,17 @@ impl Engine<'_> {
 
     async fn store(&mut self, operation: &StoreData) -> Result<Json, Halt> {
         let value = self.model.read(&operation.input)?;
+        let place = (operation.storage, Text::from(operation.key.as_str()));
+        let is_read = self.run.plan.stored.contains(&place);
+        let max = self.run.shared.limits.max_model_bytes;
+        if is_read && self.model.stored_weight_with(place.0, &place.1, &value) > max {
+            return Err(too_heavy(max).into());
+        }
         let storages = &self.run.shared.storages;
         // Not interrupted at the deadline, because it would then be unknown whether the value was stored.
         let (agent, session) = (self.run.agent.id(), self.run.session);
         let stored = store::store(operation, value.clone(), storages, agent, session).await?;
-        let place = (operation.storage, Text::from(operation.key.as_str()));
-        if self.run.plan.stored.contains(&place) {
+        if is_read {
             self.model.put_stored(place.0, place.1, value);
         }
         Ok(stored)

@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2abus_models::Object;
 use a2abus_models::a2e_workflow::Report;
@@ -21,9 +21,9 @@ use super::running::{Running, Slot};
 use crate::agent::Agent;
 use crate::archive::{Archive, Stored};
 use crate::engine::{self, Run};
-use crate::environment::StoreError;
+use crate::environment::{Clock, RecordForgotten, StoreError};
 use crate::failure::{Failure, FailureCode};
-use crate::meter::requester_deadline_exceeded;
+use crate::meter::{execution_timeout, requester_deadline_exceeded};
 use crate::plan::Plan;
 use crate::record::{Record, RecordInputs};
 use crate::shared::Shared;
@@ -83,9 +83,42 @@ pub(super) struct Start {
     pub(super) digest: Text,
     pub(super) request: Request,
     pub(super) report: Report,
-    pub(super) budget: Duration,
+}
+
+/// When an execution must end.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    /// By the time of day.
+    time: SystemTime,
+    /// By the monotonic clock.
+    elapsed: Duration,
     /// Whether the requester's deadline is earlier than the agent's limit.
-    pub(super) is_cut_short: bool,
+    is_cut_short: bool,
+}
+
+// === impl Start ===
+
+impl Start {
+    /// The deadline of an execution that starts now.
+    ///
+    /// # Errors
+    /// If the deadline of the requester has passed.
+    fn deadline(&self, clock: &dyn Clock) -> Result<Deadline, Refusal> {
+        let (now, elapsed) = (clock.now(), clock.elapsed());
+        let max = self.agent.policy().max_execution_time;
+        let requested = self.request.deadline;
+        let left = requested.map(|deadline| deadline.duration_since(now).unwrap_or_default());
+        if left.is_some_and(|left| left.is_zero()) {
+            let failure = requester_deadline_exceeded(execution_timeout());
+            return Err(Refusal::Expired(failure));
+        }
+        let time = left.map_or(max, |left| left.min(max));
+        Ok(Deadline {
+            time: now + time,
+            elapsed: elapsed + time,
+            is_cut_short: time < max,
+        })
+    }
 }
 
 // === impl Execution ===
@@ -97,15 +130,20 @@ impl Execution {
         start: Start,
         slot: Slot,
     ) -> Result<Option<Self>, Refusal> {
-        let now = inner.shared.environment.clock.now();
+        let (clock, agent) = (&inner.shared.environment.clock, start.agent.id());
+        let turn = inner.archive.turn(agent, clock.as_ref()).await;
+        let turn = turn.inspect_err(not_stored)?;
+        // The wait for the turn may have been long, so the time of the execution begins only now.
+        let deadline = start.deadline(clock.as_ref())?;
         let stored = Stored {
-            record: Record::running(&start.execution_id, now),
+            record: Record::running(&start.execution_id, clock.now()),
             digest: start.digest.clone(),
             has_begun_unsafe: false,
         };
-        let until = now + start.budget + MARGIN;
-        let begun = inner.archive.begin(start.agent.id(), &stored, until).await;
-        if !begun.inspect_err(not_stored)? {
+        let names = start.request.cancel_names.as_slice();
+        let claim = (deadline.time + MARGIN, names);
+        let begun = inner.archive.begin(turn, agent, &stored, claim).await;
+        if !begun.map_err(|error| not_begun(error, &start.execution_id))? {
             return Ok(None);
         }
         let reported = Arc::new(Mutex::new(VecDeque::new()));
@@ -121,7 +159,7 @@ impl Execution {
         Ok(Some(Self {
             execution_id: start.execution_id.clone(),
             operations: start.plan.len(),
-            run: run(inner, start, stored, slot, report).boxed(),
+            run: run(inner, start, deadline, stored, slot, report).boxed(),
             reported,
             ended: None,
             has_ended: false,
@@ -212,6 +250,12 @@ impl RunningElsewhere {
         &self.execution_id
     }
 
+    /// Whether it runs in this process.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        self.ended.is_some()
+    }
+
     /// Its record when it ends; `None` if it was abandoned.
     pub async fn ended(self) -> Option<Arc<Record>> {
         if let Some(mut ended) = self.ended
@@ -246,6 +290,7 @@ impl fmt::Debug for RunningElsewhere {
 async fn run(
     inner: Arc<Inner>,
     start: Start,
+    deadline: Deadline,
     mut stored: Stored,
     slot: Slot,
     report: impl Fn(Progress) + Send + Sync,
@@ -269,14 +314,14 @@ async fn run(
         plan: &start.plan,
         on_error: start.request.on_error,
         session: session.unwrap_or(&start.execution_id),
-        deadline: began + start.budget,
+        deadline: deadline.elapsed,
         cancel: &slot.cancel,
         report: &report,
         before_unsafe: &before_unsafe,
     };
     let name = (start.agent.id(), &start.execution_id);
     let mut ended = until_ended(&inner, name, &slot, engine::run(run, start.request.input)).await;
-    if start.is_cut_short {
+    if deadline.is_cut_short {
         ended.error = ended.error.map(requester_deadline_exceeded);
     }
     let inputs = RecordInputs {
@@ -346,6 +391,15 @@ impl UnsafeMark {
 async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
     let saved = inner.archive.save(agent, stored).await;
     saved.inspect_err(not_stored)
+}
+
+/// Why an execution does not begin.
+fn not_begun(error: StoreError, execution_id: &Text) -> Refusal {
+    if error.0.is::<RecordForgotten>() {
+        return Refusal::Forgotten(execution_id.clone());
+    }
+    not_stored(&error);
+    Refusal::Store(error)
 }
 
 fn not_stored(error: &StoreError) {

@@ -33,6 +33,8 @@ pub struct Request {
     /// does not run it either. It does not count as a concurrent execution. Like any other request, it is refused if it
     /// is invalid or late.
     pub is_cancelled: bool,
+    /// The names by which [`Executor::cancel_named_elsewhere`](crate::Executor::cancel_named_elsewhere) finds it.
+    pub cancel_names: Vec<Text>,
 }
 
 /// Why a request is not executed.
@@ -48,6 +50,9 @@ pub enum Refusal {
     /// Another workflow has run under the same id.
     #[error("the execution id {0} belongs to a different workflow")]
     Conflict(Text),
+    /// It has run, and its record was removed for lack of memory.
+    #[error("the execution {0} has run, and its record was removed because memory was full")]
+    Forgotten(Text),
     /// The agent already has its maximum of concurrent executions.
     #[error("{0} executions are already running, the limit of the agent")]
     Busy(usize),

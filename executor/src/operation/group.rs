@@ -83,6 +83,13 @@ mod tests {
         );
     }
 
+    #[test]
+    fn equal_large_numbers_are_one_group() {
+        let model = r#"{"rows":[{"k":10000000000000000},{"k":1e16},{"k":1e400},{"k":10e399}]}"#;
+        let expected = r#"{"10000000000000000":[{"k":10000000000000000},{"k":1e16}],"1e400":[{"k":1e400},{"k":10e399}]}"#;
+        check("TransformData", model, &[(CONFIG, expected)]);
+    }
+
     proptest! {
         #[test]
         fn groups_match_a_naive_search(keys in prop::collection::vec("[ab1]{0,2}", 0..40)) {

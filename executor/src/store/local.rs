@@ -17,6 +17,11 @@ pub(super) struct Local {
 /// The usage of one agent; `None` while it is unknown. One write at a time.
 type Account = Arc<tokio::sync::Mutex<Option<Usage>>>;
 
+/// Whether a value can have this key.
+fn is_key(key: &str) -> bool {
+    !key.is_empty() && !key.contains('\0')
+}
+
 /// The key of a value. Keys contain no control characters and are not empty, so they cannot collide with keys of other
 /// agents or with usage entries.
 fn key_of(agent: &str, key: &str) -> String {
@@ -45,36 +50,24 @@ impl Local {
         key: &str,
         text: Bytes,
     ) -> Result<(), StorageError> {
-        if key.is_empty() || key.contains('\0') {
+        if !is_key(key) {
             return Err(StorageError::BadKey);
         }
         let account = self.account(agent);
         let mut account = account.lock().await;
-        let usage = match *account {
-            Some(usage) if !self.store.is_shared() => usage,
-            _ => self.read_account(agent).await?,
-        };
+        let usage = self.usage(agent, *account).await?;
         let key = key_of(agent, key);
         let old = self.store.get(Table::Local, &key).await?;
         let next = usage.replace(old.map(|old| old.len() as u64), text.len() as u64)?;
-        let change = |key, value| Change {
-            table: Table::Local,
-            key,
-            value: Some(value),
-        };
         // Unknown while the write is in progress, because this future may be dropped there.
         *account = None;
-        let written = self.store.write(vec![
-            change(key, text),
-            change(account_key(agent), account_text(next)),
-        ]);
-        let result = written.await;
+        let result = self.change(agent, key, Some(text), next).await;
         *account = Some(if result.is_ok() { next } else { usage });
         Ok(result?)
     }
 
     pub(super) async fn get(&self, agent: &str, key: &str) -> Result<Option<Bytes>, StoreError> {
-        if key.is_empty() {
+        if !is_key(key) {
             return Ok(None);
         }
         self.store.get(Table::Local, &key_of(agent, key)).await
@@ -107,32 +100,20 @@ impl Local {
     /// # Cancel safety
     /// The future may be dropped; the value may then have been removed or not.
     pub(super) async fn remove(&self, agent: &str, key: &str) -> Result<bool, StoreError> {
-        if key.is_empty() || key.contains('\0') {
+        if !is_key(key) {
             return Ok(false);
         }
         let account = self.account(agent);
         let mut account = account.lock().await;
-        let usage = match *account {
-            Some(usage) if !self.store.is_shared() => usage,
-            _ => self.read_account(agent).await?,
-        };
+        let usage = self.usage(agent, *account).await?;
         let key = key_of(agent, key);
         let Some(old) = self.store.get(Table::Local, &key).await? else {
             return Ok(false);
         };
         let mut next = usage;
         next.remove(old.len() as u64);
-        let change = |key, value| Change {
-            table: Table::Local,
-            key,
-            value,
-        };
         *account = None;
-        let written = self.store.write(vec![
-            change(key, None),
-            change(account_key(agent), Some(account_text(next))),
-        ]);
-        let removed = written.await;
+        let removed = self.change(agent, key, None, next).await;
         *account = Some(if removed.is_ok() { next } else { usage });
         removed.map(|()| true)
     }
@@ -142,6 +123,34 @@ impl Local {
         match accounts.get(agent) {
             Some(account) => Arc::clone(account),
             None => Arc::clone(accounts.entry(agent.to_owned()).or_default()),
+        }
+    }
+
+    /// Sets or removes the value of a key, and sets the usage of its agent.
+    async fn change(
+        &self,
+        agent: &str,
+        key: String,
+        value: Option<Bytes>,
+        usage: Usage,
+    ) -> Result<(), StoreError> {
+        let change = |key, value| Change {
+            table: Table::Local,
+            key,
+            value,
+        };
+        let changes = vec![
+            change(key, value),
+            change(account_key(agent), Some(account_text(usage))),
+        ];
+        self.store.write(changes).await
+    }
+
+    /// The usage of an agent: the known one, unless another process may have changed it.
+    async fn usage(&self, agent: &str, known: Option<Usage>) -> Result<Usage, StoreError> {
+        match known {
+            Some(usage) if !self.store.is_shared() => Ok(usage),
+            _ => self.read_account(agent).await,
         }
     }
 

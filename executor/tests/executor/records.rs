@@ -3,18 +3,22 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2abus_executor::case::Recorded;
 use a2abus_executor::{
-    Agent, Change, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse, Json,
-    MemoryStore, OnError, Options, Rates, Refusal, Request, Started, Status, Store, StoreError,
-    SystemRandom, Table, VirtualClock,
+    Agent, Change, Clock, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse,
+    Json, MemoryStore, OnError, Options, Rates, Record, RecordForgotten, Refusal, Request, Started,
+    Status, Store, StoreError, SystemRandom, Table, VirtualClock,
 };
+use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Apis, Policy};
+use a2abus_plugin::Text;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 /// A store that refuses the write with this number, from 1.
 struct Failing {
@@ -26,6 +30,10 @@ struct Failing {
     /// Whether reads return that value until the test asks whether another process runs it: like a replica that falls
     /// behind.
     is_behind: AtomicBool,
+    /// Whether the record of every execution was removed for lack of memory.
+    forgets: AtomicBool,
+    /// The names of the last execution that began.
+    names: Mutex<Vec<Text>>,
 }
 
 impl Store for Failing {
@@ -44,6 +52,19 @@ impl Store for Failing {
     fn runs_elsewhere(&self, _key: &str) -> bool {
         self.is_behind.store(false, Ordering::Relaxed);
         false
+    }
+
+    fn begin<'a>(
+        &'a self,
+        changes: Vec<Change>,
+        _until: SystemTime,
+        names: Vec<Text>,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
+        if self.forgets.load(Ordering::Relaxed) {
+            return Box::pin(async { Err(StoreError(RecordForgotten.into())) });
+        }
+        *self.names.lock().unwrap() = names;
+        Box::pin(async move { self.write(changes).await.map(|()| true) })
     }
 
     fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -102,6 +123,8 @@ impl World {
                 refused,
                 first: Mutex::default(),
                 is_behind: AtomicBool::new(false),
+                forgets: AtomicBool::new(false),
+                names: Mutex::default(),
             }),
             agent: Arc::new(agent),
         }
@@ -673,4 +696,204 @@ async fn operations_are_reported_while_they_run_and_a_cancelled_call_counts_its_
     assert_eq!(operations(&record), ["o0 success 0", "o1 failed 1"]);
     let stored = executor.record(agent, "e").await.unwrap().unwrap();
     assert_eq!(operations(&stored), operations(&record));
+}
+
+#[tokio::test]
+async fn a_request_whose_record_was_removed_for_lack_of_memory_is_refused() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let request = Request {
+        workflow: workflow(&[WAIT]).into(),
+        cancel_names: vec!["call-1".into()],
+        ..Request::default()
+    };
+    world.store.forgets.store(true, Ordering::Relaxed);
+    let refused = executor.execute(&world.agent, request.clone()).await;
+    assert!(matches!(refused, Err(Refusal::Forgotten(id)) if id == "e"));
+    // It was not running meanwhile, and runs once the store has no trace of it.
+    world.store.forgets.store(false, Ordering::Relaxed);
+    let record = finished(executor.execute(&world.agent, request).await.unwrap()).await;
+    assert_eq!(record.status(), Status::Success);
+    assert_eq!(*world.store.names.lock().unwrap(), ["call-1"]);
+}
+
+/// A store whose writes wait for permits.
+struct Slow {
+    store: MemoryStore,
+    gate: Semaphore,
+    /// How many writes wait.
+    waiting: AtomicUsize,
+}
+
+impl Store for Slow {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        self.store.get(table, key)
+    }
+
+    fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            self.gate.acquire().await.unwrap().forget();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.store.write(changes).await
+        })
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        self.store.scan(table, prefix, after, most)
+    }
+}
+
+/// An executor and its store, which holds back the last record of an execution of this agent. Another execution of it was
+/// abandoned.
+async fn held_back(
+    clock: impl Clock + 'static,
+    agent: &Arc<Agent>,
+) -> (Executor, Arc<Slow>, JoinHandle<Arc<Record>>) {
+    let store = Arc::new(Slow {
+        store: MemoryStore::default(),
+        // The first records of two executions are written.
+        gate: Semaphore::new(2),
+        waiting: AtomicUsize::new(0),
+    });
+    let environment = Environment {
+        clock: Arc::new(clock),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::new(Silent::default()),
+        store: Arc::clone(&store) as Arc<_>,
+    };
+    let executor = Executor::new(environment, Options::default());
+    let abandoned = executor.execute(agent, large("abandoned", 9).1).await;
+    assert!(matches!(abandoned, Ok(Started::New(_))), "{abandoned:?}");
+    drop(abandoned);
+    let Ok(Started::New(first)) = executor.execute(agent, large("first", 9).1).await else {
+        panic!("it is new");
+    };
+    let ending = tokio::spawn(first.finish());
+    while store.waiting.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    (executor, store, ending)
+}
+
+/// A clock that advances only as the test says: its sleeps do not end.
+#[derive(Clone, Default)]
+struct StoppedClock(VirtualClock);
+
+impl Clock for StoppedClock {
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn now(&self) -> SystemTime {
+        self.0.now()
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_expires_while_it_waits_for_a_write_of_its_agent_does_not_run() {
+    let (clock, agent) = (StoppedClock::default(), agent("a"));
+    let (executor, store, ending) = held_back(clock.clone(), &agent).await;
+    let request = Request {
+        deadline: Some(clock.now() + Duration::from_secs(60)),
+        ..large("second", 9).1
+    };
+    let mut beginning = Box::pin(executor.execute(&agent, request));
+    assert!((&mut beginning).now_or_never().is_none(), "it waits");
+    clock.0.advance(Duration::from_secs(61));
+    store.gate.add_permits(9);
+    let refused = beginning.await;
+    assert!(matches!(refused, Err(Refusal::Expired(_))), "{refused:?}");
+    assert_eq!(ending.await.unwrap().status(), Status::Success);
+}
+
+#[tokio::test]
+async fn a_request_does_not_wait_long_for_a_write_of_its_agent() {
+    let agent = agent("a");
+    // Its sleeps end at once.
+    let (executor, store, ending) = held_back(VirtualClock::default(), &agent).await;
+    for id in ["second", "abandoned"] {
+        let beginning = Box::pin(executor.execute(&agent, large(id, 9).1));
+        let refused = beginning.now_or_never();
+        assert!(
+            matches!(refused, Some(Err(Refusal::Store(_)))),
+            "{id}: {refused:?}"
+        );
+    }
+    store.gate.add_permits(9);
+    assert_eq!(ending.await.unwrap().status(), Status::Success);
+    for id in ["second", "abandoned"] {
+        let begun = executor.execute(&agent, large(id, 9).1).await;
+        assert!(matches!(begun, Ok(Started::New(_))), "{id}: {begun:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_beyond_the_deadline_ends_the_execution_whatever_its_on_error() {
+    let world = World::new(0);
+    // A Wait that runs always would make the workflow invalid.
+    let branch = r#""Conditional":{"condition":{"path":"/workflow/n","operator":"==","value":1},"ifTrue":["o1"]}"#;
+    let operations = [branch, r#""Wait":{"duration":31000}"#, WAIT];
+    let lines = workflow(&operations).replace(r#""o0","o1""#, r#""o0""#);
+    let input = a2abus_executor::parse(br#"{"n":1}"#).unwrap();
+    let request = Request {
+        workflow: lines.into(),
+        input: input.as_object().unwrap().clone(),
+        on_error: OnError::Continue,
+        ..Request::default()
+    };
+    let started = world.executor().execute(&world.agent, request).await;
+    let answer = finished(started.unwrap()).await.answer();
+    let error = answer.get("error").unwrap();
+    assert_eq!(error.get("code"), Some(&"execution_timeout".into()));
+    assert_eq!(error.get("operationId"), Some(&"o1".into()));
+    assert_eq!(answer.get("results").unwrap().to_string(), "{}");
+}
+
+#[tokio::test]
+async fn values_that_are_stored_and_read_again_have_a_limit_together() {
+    let world = World::new(0);
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        storages: ["localStorage"].into_iter().collect(),
+        ..Policy::default()
+    };
+    let agent = Agent::new("a".into(), policy, BTreeMap::new(), Rates::default());
+    let mut options = Options::default();
+    options.limits.max_model_bytes = 10_000;
+    let executor = world.executor_with(options);
+    let store = |key: &str| {
+        format!(
+            r#""StoreData":{{"inputPath":"/workflow/x","storage":"localStorage","key":"{key}"}}"#
+        )
+    };
+    let merge = r#""MergeData":{"sources":["/localStorage/a","/localStorage/b"],"strategy":"concat","outputPath":"/workflow/c"}"#;
+    let request = Request {
+        workflow: workflow(&[&store("a"), &store("b"), merge]).into(),
+        input: large("e", 6_000).1.input,
+        ..Request::default()
+    };
+    let started = executor.execute(&Arc::new(agent), request).await;
+    let answer = finished(started.unwrap()).await.answer();
+    let error = answer.get("error").unwrap();
+    assert_eq!(error.get("code"), Some(&"limit_exceeded".into()));
+    assert_eq!(error.get("operationId"), Some(&"o1".into()));
+    for (key, is_stored) in [("a", true), ("b", false)] {
+        let stored = executor.stored("a", "", Storage::Local, key).await.unwrap();
+        assert_eq!(stored.is_some(), is_stored, "{key}");
+    }
 }

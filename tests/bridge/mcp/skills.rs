@@ -32,7 +32,7 @@ agents:
     description: Tours.
     skills: [ { id: book, description: Books a tour. } ]
     to: { transport: local, topic: mcp.trips }
-calls: { timeout: 10s }
+calls: { timeout: 60s }
 http: { listen: "127.0.0.1:0", drain_grace: 5s }
 admin: { listen: "127.0.0.1:0" }
 "#;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use a2abus_executor::{Client, ClientOptions, Environment, Store, SystemClock, SystemRandom};
 use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -261,6 +260,30 @@ async fn a_disconnected_client_does_not_end_its_execution() {
 }
 
 #[tokio::test]
+async fn an_execution_runs_although_its_client_disconnects_before_it_is_recorded() {
+    let store = Arc::new(Shaky::with_gate(0));
+    let bridge = TestBridge::open_in(Some(store.environment())).await;
+    let request = bridge.execute(&json!({"workflow": workflow("gone-2", &[("w", wait(0))])}));
+    let response_task = tokio::spawn(request.send());
+    within("its record is looked up", async {
+        while store.reads.load(Ordering::SeqCst) == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    response_task.abort();
+    let none_open = "a2abus_http_connections{door=\"http\"} 0\n";
+    within("the connection is closed", async {
+        while !bridge.scraped().contains(none_open) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    store.gate.add_permits(1);
+    assert_eq!(ended(&bridge, "gone-2").await["status"], "success");
+}
+
+#[tokio::test]
 async fn records_of_other_agents_are_not_visible() {
     let bridge = TestBridge::open().await;
     bridge.run(&workflow("mine", &[("w", wait(0))])).await;
@@ -312,13 +335,7 @@ async fn more_executions_at_a_time_than_permitted_are_refused() {
 #[tokio::test]
 async fn an_invalid_workflow_that_is_sent_twice_at_once_is_refused_twice() {
     let store = Arc::new(Shaky::with_gate(0));
-    let environment = Environment {
-        clock: Arc::new(SystemClock::new()),
-        random: Arc::new(SystemRandom::new().unwrap()),
-        http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
-        store: Arc::clone(&store) as Arc<dyn Store>,
-    };
-    let bridge = TestBridge::open_in(Some(environment)).await;
+    let bridge = TestBridge::open_in(Some(store.environment())).await;
     let hidden = call("https://hidden.example.com/v1", "GET", "/");
     let text = workflow("twice", &[("fetch", hidden)]);
     let requests = [true, false, true, false]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use a2abus_executor::{Client, ClientOptions, Environment, Store, SystemClock, SystemRandom};
 use futures_util::{StreamExt as _, stream};
 use reqwest::{Body, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -336,6 +335,12 @@ async fn troubles(bridge: &TestBridge, store: &Shaky, document: &mut Document) {
         );
     }
     store.fails.store(false, Ordering::SeqCst);
+    store.forgets.store(true, Ordering::SeqCst);
+    let path = "/api/v1/workflows/execute";
+    let forgotten = answer(bridge.execute(&execute)).await;
+    let error = document.check("post", path, forgotten).await;
+    assert_eq!(error["error"]["code"], "record_removed", "{error}");
+    store.forgets.store(false, Ordering::SeqCst);
     let slow = workflow(
         "doc-slow",
         &[("slow", call(&bridge.service.base, "GET", "/slow"))],
@@ -366,13 +371,7 @@ async fn troubles(bridge: &TestBridge, store: &Shaky, document: &mut Document) {
 #[tokio::test]
 async fn the_openapi_document_matches_the_answers() {
     let store = Arc::new(Shaky::with_gate(1));
-    let environment = Environment {
-        clock: Arc::new(SystemClock::new()),
-        random: Arc::new(SystemRandom::new().unwrap()),
-        http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
-        store: Arc::clone(&store) as Arc<dyn Store>,
-    };
-    let bridge = TestBridge::open_in(Some(environment)).await;
+    let bridge = TestBridge::open_in(Some(store.environment())).await;
     let mut document = Document::of(&bridge).await;
     let health = answer(bridge.bare(Method::GET, "/health")).await;
     document.check("get", "/health", health).await;

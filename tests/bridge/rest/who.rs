@@ -3,7 +3,7 @@
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use super::harness::{KEY, OTHER_KEY, TestBridge, answer, body, fetch, header};
+use super::harness::{KEY, OTHER_KEY, TestBridge, answer, body, fetch, header, workflow};
 
 #[tokio::test]
 async fn health_needs_no_key() {
@@ -105,6 +105,34 @@ async fn a_search_finds_what_the_agent_may_use() {
     assert_eq!(answer["results"][0]["schema"]["required"][0], "inputPath");
     let (_, answer) = fetch(search(json!({"query": "hidden unseen"}))).await;
     assert_eq!(answer["results"], json!([]), "neither is for this agent");
+}
+
+#[tokio::test]
+async fn the_schemas_of_operations_accept_what_the_validation_accepts() {
+    let bridge = TestBridge::open().await;
+    let query = json!({"query": "combine values into one array: union, concat", "top_k": 1});
+    let search = bridge.post("/api/v1/capabilities/search", &query);
+    let (_, answer) = fetch(search).await;
+    assert_eq!(answer["results"][0]["id"], "MergeData", "{answer}");
+    let schema = &answer["results"][0]["schema"];
+    let schema = jsonschema::options().build(schema).unwrap();
+    for (source, output, is_valid) in [
+        ("/workflow/a.b[0]", "/workflow/o", true),
+        ("/localStorage/a", "/workflow/o", true),
+        ("/sessionStorage[\"a/b\"].c", "/workflow/o", true),
+        ("/file/a", "/workflow/o", false),
+        ("/localStorages/a", "/workflow/o", false),
+        ("/workflow/a", "/localStorage/o", false),
+    ] {
+        let config =
+            json!({"sources": [source, "/workflow/x"], "strategy": "concat", "outputPath": output});
+        assert_eq!(schema.is_valid(&config), is_valid, "{config}");
+        let merge = json!({"MergeData": config});
+        let lines = workflow("s-1", &[("m", merge)]);
+        let body = json!({"workflow": lines, "input": {"a": {"b": [1]}, "x": 1}});
+        let (_, report) = fetch(bridge.post("/api/v1/workflows/validate", &body)).await;
+        assert_eq!(report["valid"], is_valid, "{config}: {report}");
+    }
 }
 
 #[tokio::test]

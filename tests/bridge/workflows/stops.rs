@@ -81,6 +81,22 @@ async fn a_caller_that_disconnects_cancels_its_call() {
 }
 
 #[tokio::test]
+async fn a_cancel_in_the_message_of_its_request_cancels_it() {
+    let mut world = World::new().await;
+    let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "workflows/execute",
+        "params": {"_agentId": "a2e-executor", "workflow": lines}});
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    let batch = json!([call, cancel]);
+    world.publish(Message::plain(batch.to_string())).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["result"]["status"], "cancelled", "{answer:?}");
+    assert_eq!(world.service.posts(), 0);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_workflow_that_arrives_too_late_is_not_run() {
     let mut world = World::named().await;
     let lines = workflow("e-1", &[("post", world.service.post("/orders"))]);

@@ -5,6 +5,10 @@
 //!                 ^                                      │failed
 //!                 └──────────────────────────────────────┘
 //! ```
+//! Senders probe in the order in which they began to wait. A sender whose probe failed goes to the end of the queue,
+//! because another partition of the topic may accept what one refuses. If the first has no result, because nobody polls it or its bus does
+//! not answer, another one probes as well ([`OVERTAKE_AFTER`]).
+//!
 //! All lanes of a bridge share one [`Destinations`]. While every destination works, it costs one atomic read. The state of
 //! a failing destination is removed with the last copy that is held for it, unless an operator has to repair it: then it
 //! stays until it works or the rules change ([`Holder`]).
@@ -13,12 +17,12 @@ mod log;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_transports::{Health, Topic, Transport as _, TransportError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, sleep_until};
 
 pub(super) use self::log::needs_repair;
@@ -35,6 +39,9 @@ pub(crate) const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
 /// How often the log repeats that an operator has to repair a destination.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
+/// How long after the first sender could have probed another one does. The first may be a call that nobody polls,
+/// because its client reads nothing.
+const OVERTAKE_AFTER: Duration = Duration::from_secs(15);
 
 /// The destinations that do not accept messages at the moment.
 #[derive(Debug)]
@@ -71,13 +78,17 @@ struct FailureState {
     copies: u64,
     /// The number of copies that are held for it.
     holders: usize,
-    /// The number of senders that wait until it works: lanes, workflow answers.
-    waiting: usize,
+    /// The senders that wait until it works: lanes, workflow answers, calls. The first one probes; it is notified when
+    /// it becomes the first.
+    waiting: BTreeMap<u64, Arc<Notify>>,
+    /// The number of the next one.
+    next: u64,
     /// The wait before the next probe, since the last one.
     wait: Duration,
+    /// When the last probe failed, or overtook the first sender.
     tried: Instant,
-    is_probed: bool,
     reminded: Instant,
+    /// Tells the waiting senders that a probe has failed.
     changed: watch::Sender<()>,
 }
 
@@ -98,9 +109,15 @@ pub struct Holder {
 #[derive(Debug)]
 pub(super) struct Probe(Waiter);
 
-/// Counts one sender that waits for a destination.
+/// One sender that waits for a destination.
 #[derive(Debug)]
-struct Waiter(Holder);
+struct Waiter {
+    holder: Holder,
+    /// Its place among the others.
+    number: u64,
+    /// Notified when it becomes the first.
+    is_first: Arc<Notify>,
+}
 
 /// How long a sender waits for a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,15 +133,16 @@ pub(super) enum WaitPolicy {
 pub(super) struct SendGuard<'a> {
     destinations: &'a Destinations,
     copy: &'a Outgoing,
-    /// Why the copy is not published, if nothing else reports it.
-    pub(super) unreported: Option<TransportError>,
+    /// Why the copy is not published, if that is known.
+    unreported: Option<TransportError>,
 }
 
 /// What a sender has to do before it may send to a destination.
 enum SendDecision {
     Send,
     Probe(Instant),
-    Wait(watch::Receiver<()>),
+    /// Until another sender has probed, but at most until this time.
+    Wait(watch::Receiver<()>, Instant),
 }
 
 // === impl Destination ===
@@ -196,42 +214,52 @@ impl Destinations {
         }
     }
 
-    /// Waits until the caller may send to the destination. Returns at once if it works, and `Some` if the caller must probe
-    /// it.
+    /// Waits until the caller may send to the destination. Returns at once if it works, and `Some` if the caller must
+    /// probe it. After each probe by another sender, it also returns if the copy is no longer wanted: the caller has to
+    /// check that.
     pub(super) async fn turn(
         self: &Arc<Self>,
         destination: &Destination,
         named_by: NamedBy,
         wait_policy: WaitPolicy,
+        is_wanted: impl Fn() -> bool,
     ) -> Option<Probe> {
         let waiting = Waiter::enter(self, destination, named_by)?;
         loop {
-            match self.next_turn(&waiting.0, wait_policy) {
+            match self.next_turn(&waiting, wait_policy) {
                 SendDecision::Send => return None,
                 SendDecision::Probe(at) => {
                     let probe = Probe(waiting);
                     self.until(at, destination.bus).await;
                     return Some(probe);
                 }
-                // An error means that the destination works.
-                SendDecision::Wait(mut changed) => drop(changed.changed().await),
+                SendDecision::Wait(mut changed, late) => {
+                    tokio::select! {
+                        // An error means that the destination works.
+                        _ = changed.changed() => {}
+                        () = waiting.is_first.notified() => {}
+                        () = sleep_until(late) => {}
+                    }
+                    if !is_wanted() {
+                        return None;
+                    }
+                }
             }
         }
     }
 
-    fn next_turn(&self, holder: &Holder, wait_policy: WaitPolicy) -> SendDecision {
-        match self.lock().held_by(holder) {
+    fn next_turn(&self, waiter: &Waiter, wait_policy: WaitPolicy) -> SendDecision {
+        match self.lock().held_by(&waiter.holder) {
             None => SendDecision::Send,
             Some(failing)
                 if wait_policy == WaitPolicy::UntilRefused && needs_repair(&failing.error) =>
             {
                 SendDecision::Send
             }
-            Some(failing) if failing.is_probed => SendDecision::Wait(failing.changed.subscribe()),
-            Some(failing) => {
-                failing.is_probed = true;
+            Some(failing) if failing.is_first(waiter.number) => {
                 SendDecision::Probe(failing.tried + jittered(failing.wait))
             }
+            Some(failing) => failing.wait_or_overtake(),
         }
     }
 
@@ -300,12 +328,18 @@ impl Destinations {
         }
     }
 
+    /// Counts and logs a request that may have been sent, and is not sent again.
+    pub(super) fn unconfirmed(&self, copy: &Outgoing, error: &TransportError) {
+        self.log.unconfirmed(&self.buses, copy, error);
+    }
+
     /// A sender that retries a copy until it is confirmed.
     pub(super) fn interest<'a>(&'a self, copy: &'a Outgoing) -> SendGuard<'a> {
         SendGuard {
             destinations: self,
             copy,
-            unreported: None,
+            // The reason to report if it is given up while it waits for its turn.
+            unreported: self.known_failure(copy),
         }
     }
 
@@ -320,6 +354,7 @@ impl Destinations {
             failing.tried = Instant::now();
             let is_news = failing.error.kind() != error.kind();
             failing.error = error.clone();
+            failing.changed.send_replace(());
             self.show(destination, failing);
             let is_due = needs_repair(error) && failing.reminded.elapsed() >= REMIND_EVERY;
             let allowed = (is_news || is_due).then(|| self.log.allows_reminder());
@@ -328,7 +363,7 @@ impl Destinations {
                 failing.reminded = Instant::now();
                 Reminder {
                     since: failing.since,
-                    waiting: failing.waiting,
+                    waiting: failing.waiting.len(),
                     suppressed,
                 }
             })
@@ -339,18 +374,10 @@ impl Destinations {
         }
     }
 
-    /// Lets the next waiting sender probe.
-    fn release(&self, holder: &Holder) {
-        if let Some(failing) = self.lock().held_by(holder) {
-            failing.is_probed = false;
-            failing.changed.send_replace(());
-        }
-    }
-
     /// Updates the state that `/readyz` reports, under the lock.
     fn show(&self, destination: &Destination, failing: &FailureState) {
         let FailureState { error, waiting, .. } = failing;
-        let cause = format!("{error}; {waiting} waiting");
+        let cause = format!("{error}; {} waiting", waiting.len());
         self.readiness.degraded(self.name(destination), cause);
     }
 
@@ -394,13 +421,29 @@ impl FailureState {
             error: error.clone(),
             copies: 0,
             holders: 0,
-            waiting: 0,
+            waiting: BTreeMap::new(),
+            next: 0,
             wait: BACKOFF.0,
             tried: now,
-            is_probed: false,
             reminded: now,
             changed: watch::Sender::new(()),
         }
+    }
+
+    fn is_first(&self, number: u64) -> bool {
+        let first = self.waiting.first_key_value();
+        first.is_some_and(|(first, _)| *first == number)
+    }
+
+    /// What a sender does that is not the first.
+    fn wait_or_overtake(&mut self) -> SendDecision {
+        let (now, late) = (Instant::now(), self.tried + self.wait + OVERTAKE_AFTER);
+        if now < late {
+            return SendDecision::Wait(self.changed.subscribe(), late);
+        }
+        // The next one that overtakes waits as long again.
+        self.tried = now;
+        SendDecision::Probe(now)
     }
 }
 
@@ -471,13 +514,7 @@ impl Probe {
     }
 
     fn holder(&self) -> &Holder {
-        &self.0.0
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.holder().destinations.release(self.holder());
+        &self.0.holder
     }
 }
 
@@ -495,6 +532,18 @@ impl WaitPolicy {
 }
 
 // === impl SendGuard ===
+
+impl SendGuard<'_> {
+    /// The copy is not published yet, for this reason.
+    pub(super) fn failed(&mut self, error: &TransportError) {
+        self.unreported = Some(error.clone());
+    }
+
+    /// The copy is published, or its answer will show whether it is.
+    pub(super) fn done(mut self) {
+        self.unreported = None;
+    }
+}
 
 impl Drop for SendGuard<'_> {
     fn drop(&mut self) {
@@ -519,22 +568,42 @@ impl Waiter {
         }
         let mut table = destinations.lock();
         let failing = table.failing.get_mut(destination)?;
+        let number = failing.next;
+        failing.next += 1;
         failing.holders += 1;
-        failing.waiting += 1;
+        let is_first = Arc::new(Notify::new());
+        failing.waiting.insert(number, Arc::clone(&is_first));
         destinations.show(destination, failing);
-        Some(Self(Holder {
+        let holder = Holder {
             destinations: Arc::clone(destinations),
             destination: destination.clone(),
             generation: failing.generation,
             named_by,
-        }))
+        };
+        Some(Self {
+            holder,
+            number,
+            is_first,
+        })
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some(failing) = self.0.destinations.lock().held_by(&self.0) {
-            failing.waiting = failing.waiting.saturating_sub(1);
+        let Holder {
+            destinations,
+            destination,
+            ..
+        } = &self.holder;
+        if let Some(failing) = destinations.lock().held_by(&self.holder) {
+            let was_first = failing.is_first(self.number);
+            failing.waiting.remove(&self.number);
+            destinations.show(destination, failing);
+            // Only that one: many callers may leave at their deadlines.
+            let first = failing.waiting.first_key_value();
+            if let Some((_, first)) = first.filter(|_| was_first) {
+                first.notify_one();
+            }
         }
     }
 }

@@ -140,7 +140,7 @@ impl Rights {
         lines.extend(self.lines.iter().cloned());
         if self.is_read {
             lines.push(format!(
-                "# If agents send requests on {name}: also allow the bridge to write to the topics that they name for answers."
+                "# If agents send requests on {name}: also allow the bridge to write to other topics that they name for answers, such as their inboxes."
             ));
         }
         lines

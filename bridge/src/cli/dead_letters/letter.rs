@@ -1,7 +1,9 @@
 //! One dead letter: what its headers say, and the message that it was.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
+use a2abus_plugin::extension;
 use a2abus_transports::{Header, Headers, LogRecord, Message};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,7 +13,10 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::super::output::{escaped, plain};
+use crate::bus::deadletter::{PREFIX, Stage, original_of};
+use crate::bus::headers::PASSED_HOPS;
 use crate::bus::outbound::TOO_MANY_HOPS;
+use crate::calls::reply_address::is_attribute;
 use crate::clock;
 
 /// A record of a dead-letter topic.
@@ -22,8 +27,6 @@ pub(super) struct Letter {
     record: LogRecord,
 }
 
-/// The prefix of the headers that the bridge has added.
-const OURS: &str = "bus-dlq-";
 /// The headers that describe the failure, as members of the JSON form.
 const DESCRIPTION: [&str; 10] = [
     "time",
@@ -37,9 +40,6 @@ const DESCRIPTION: [&str; 10] = [
     "omitted",
     "detail",
 ];
-/// The headers that count hops. A message with too many was in a loop: it is resent without them, because the loop has
-/// been removed.
-const HOPS: [&str; 3] = ["ce_hops", "ce-hops", "bus-hops"];
 const CONTENT_TYPE: &str = "content-type";
 const BATCH: &str = "application/cloudevents-batch+json";
 const EVENT: &str = "application/cloudevents+json";
@@ -55,8 +55,12 @@ impl Letter {
 
     fn ours(&self, name: &str) -> Option<&str> {
         let mut headers = self.record.headers.iter();
-        let header =
-            headers.find(|header| header.name.strip_prefix(OURS).is_some_and(|it| it == name))?;
+        let header = headers.find(|header| {
+            header
+                .name
+                .strip_prefix(PREFIX)
+                .is_some_and(|it| it == name)
+        })?;
         std::str::from_utf8(header.value.as_ref()?).ok()
     }
 
@@ -70,6 +74,11 @@ impl Letter {
 
     pub(super) fn stage(&self) -> Option<&str> {
         self.ours("stage")
+    }
+
+    /// Whether it is the answer to a request.
+    pub(super) fn is_answer(&self) -> bool {
+        self.stage() == Some(Stage::Answer.as_str())
     }
 
     /// The topic to which it is resent.
@@ -100,6 +109,28 @@ impl Letter {
         self.reason() == Some(TOO_MANY_HOPS) && serde_json::from_slice::<Event>(body).is_ok()
     }
 
+    /// Whether its expiry has passed and is in the body, which is never changed: the bridge would drop the message
+    /// again.
+    pub(super) fn has_expired_in_body(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Event<'a> {
+            #[serde(rename = "specversion")]
+            _version: IgnoredAny,
+            #[serde(borrow, rename = "expirytime")]
+            expiry: Cow<'a, str>,
+        }
+        let original = original_of(&self.stored());
+        let mut headers = original.headers.iter();
+        // In binary mode, the body is only the data.
+        if self.is_answer() || headers.any(|header| is_attribute(&header.name, "specversion")) {
+            return false;
+        }
+        let body = self.record.body.as_deref().unwrap_or_default();
+        let event = serde_json::from_slice::<Event<'_>>(body).ok();
+        let expiry = event.and_then(|event| clock::parse(&event.expiry));
+        expiry.is_some_and(clock::is_over)
+    }
+
     /// When it became a dead letter.
     pub(super) fn time(&self) -> SystemTime {
         let written = || clock::since_1970(self.record.time);
@@ -112,13 +143,27 @@ impl Letter {
     pub(super) fn message(&self) -> Message {
         let is_unit = self.ours("unit").is_some();
         let was_in_loop = self.reason() == Some(TOO_MANY_HOPS);
-        let headers = self.record.headers.iter();
+        let original = original_of(&self.stored());
+        let headers = original.headers.iter();
         let kept = headers.filter(|header| is_kept(header, was_in_loop));
         let headers: Vec<Header> = kept.map(|header| whole_of(header, is_unit)).collect();
         Message {
-            key: self.record.key.clone(),
             headers: Headers::from(headers),
-            body: self.record.body.clone(),
+            ..original
+        }
+    }
+
+    /// The message in the dead-letter topic.
+    fn stored(&self) -> Message {
+        let LogRecord {
+            key, headers, body, ..
+        } = &self.record;
+        // A stream stores a null body as an empty one; a header of the dead letter tells them apart.
+        let is_in_stream = self.position.starts_with("j:");
+        Message {
+            key: key.clone(),
+            headers: headers.clone(),
+            body: body.clone().or_else(|| is_in_stream.then(Bytes::new)),
         }
     }
 
@@ -171,7 +216,8 @@ impl Letter {
     pub(super) fn lines(&self) -> Vec<String> {
         let record = &self.record;
         let mut lines = vec![format!("position: {}", plain(&self.position))];
-        lines.extend(record.key.iter().map(|key| format!("key: {}", shown(key))));
+        let key = original_of(&self.stored()).key;
+        lines.extend(key.iter().map(|key| format!("key: {}", shown(key))));
         lines.extend(record.headers.iter().map(|header| {
             let value = header
                 .value
@@ -201,20 +247,21 @@ fn shown(bytes: &[u8]) -> String {
     }
 }
 
-/// Whether a header of the dead letter belongs to the message, and is still right.
+/// Whether a header of the message is still right. A message with too many hops was in a loop: it is resent without their
+/// count, because the loop has been removed.
 fn is_kept(header: &Header, was_in_loop: bool) -> bool {
     let name = header.name.as_str();
-    if was_in_loop && HOPS.contains(&name) {
+    let counts_hops = is_attribute(name, extension::HOPS) || name.eq_ignore_ascii_case(PASSED_HOPS);
+    if was_in_loop && counts_hops {
         return false;
     }
-    let is_expiry = matches!(name, "ce_expirytime" | "ce-expirytime");
+    let is_expiry = is_attribute(name, extension::EXPIRY_TIME);
     let value = header
         .value
         .as_deref()
         .and_then(|it| std::str::from_utf8(it).ok());
     let is_over = is_expiry && value.and_then(clock::parse).is_some_and(clock::is_over);
-    let is_ours = name.starts_with(OURS) || name.eq_ignore_ascii_case("Nats-Msg-Id");
-    !is_ours && !is_over
+    !name.eq_ignore_ascii_case("Nats-Msg-Id") && !is_over
 }
 
 /// The header of the whole message; one element of a batch of CloudEvents is a CloudEvent.
@@ -265,6 +312,7 @@ mod tests {
             ("bus-dlq-unit", "1"),
             ("nats-msg-id", "1"),
             ("ce_expirytime", "2020-01-01T00:00:00Z"),
+            ("Ce-ExpiryTime", "2020-01-01T00:00:00Z"),
             ("ce-expirytime", "2999-01-01T00:00:00Z"),
             (
                 "content-type",
@@ -286,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_message_of_a_loop_that_is_gone_begins_to_count_again() {
-        let hops = [("ce_hops", "8"), ("ce-hops", "8"), ("bus-hops", "8")];
+        let hops = [("ce_hops", "8"), ("CE-Hops", "8"), ("bus-hops", "8")];
         let of = |reason| letter(&[&[("bus-dlq-reason", reason)], &hops[..]].concat());
         assert_eq!(of("too_many_hops").message().headers.len(), 0);
         assert_eq!(of("no_route").message().headers.len(), 3);
@@ -294,6 +342,36 @@ mod tests {
         let mut structured = of("too_many_hops");
         structured.record.body = Some(r#"{"specversion":"1.0","hops":9}"#.into());
         assert!(structured.has_hops_in_body());
+    }
+
+    #[test]
+    fn what_a_stream_cannot_hold_comes_from_the_headers_of_the_bridge() {
+        let packed = |name: &str, value: &str| {
+            let (name, value) = (STANDARD.encode(name), STANDARD.encode(value));
+            format!("{name} {value}")
+        };
+        let (expired, kept) = (
+            packed("ce_expirytime", "2020-01-01T00:00:00Z"),
+            packed("\u{e9}", "\n"),
+        );
+        let key = STANDARD.encode("own");
+        let own = [
+            ("bus-dlq-reason", "no_route"),
+            ("bus-dlq-key", key.as_str()),
+            ("bus-dlq-header", expired.as_str()),
+            ("bus-dlq-header", kept.as_str()),
+        ];
+        let mut letter = letter(&own);
+        letter.position = "j:dlq/7".to_owned();
+        (letter.record.key, letter.record.body) = (None, None);
+        let message = letter.message();
+        assert_eq!(message.key.as_deref(), Some(&b"own"[..]));
+        assert_eq!(message.headers.len(), 1);
+        assert_eq!(message.headers.get("\u{e9}").unwrap(), "\n");
+        assert_eq!(message.body.as_deref(), Some(&b""[..]), "it is empty");
+        assert!(letter.lines().contains(&"key: own".to_owned()));
+        letter.record.headers.push("bus-dlq-null", "true");
+        assert_eq!(letter.message().body, None);
     }
 
     #[test]

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use a2abus_transports::{
-    Address, AnyTransport, Confirmation, Guarantee, Topic, Transport as _, TransportError,
-};
+use a2abus_transports::{Address, AnyTransport, Guarantee, Topic, Transport as _, TransportError};
 use anyhow::bail;
 use serde_json::json;
 
@@ -14,6 +12,7 @@ use super::super::reach;
 use super::letter::Letter;
 use super::reading::{Places, connect};
 use super::selection::Selection;
+use crate::bus::outbound::confirmed;
 use crate::config::{BindingConfig, Config, Role};
 use crate::names::Name;
 use crate::restart::chain;
@@ -41,9 +40,6 @@ enum Fate {
     Skipped(String),
     Failed(TransportError),
 }
-
-/// A dead letter that is published, and not confirmed yet.
-type Sent<'a> = (&'a Letter, Confirmation);
 
 /// Resends the selected dead letters.
 ///
@@ -78,9 +74,9 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
 // === impl Resender ===
 
 impl<'a> Resender<'a> {
-    /// Publishes them in order, and then waits for all of them.
+    /// Publishes them in order, until one fails. Each is confirmed and reported before the next one is sent: what follows
+    /// a failure is not sent, and nothing is sent without a report.
     async fn resend(&mut self, letters: &[&Letter]) -> anyhow::Result<()> {
-        let mut under_way: Vec<Sent<'_>> = Vec::new();
         for letter in letters {
             let is_named = self.unseen.remove(letter.position.as_str());
             let Some(binding) = self.binding_of(letter) else {
@@ -103,20 +99,14 @@ impl<'a> Resender<'a> {
                 continue;
             }
             let transport = self.transport(&binding.transport).await?;
-            match transport.send(&to, letter.message()).await {
-                Ok(confirmation) => under_way.push((letter, confirmation)),
-                Err(error) => {
-                    self.report(letter, &Fate::Failed(error))?;
-                    break;
-                }
-            }
-        }
-        for (letter, confirmation) in under_way {
-            let fate = match confirmation.await {
-                Ok(_) => Fate::Resent,
-                Err(error) => Fate::Failed(error),
+            let sent = match transport.send(&to, letter.message()).await {
+                Ok(confirmation) => confirmation.await,
+                Err(error) => Err(error),
             };
-            self.report(letter, &fate)?;
+            match sent {
+                Ok(_) => self.report(letter, &Fate::Resent)?,
+                Err(error) => return self.report(letter, &Fate::Failed(error)),
+            }
         }
         Ok(())
     }
@@ -209,6 +199,12 @@ fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, Strin
                 .to_owned(),
         );
     }
+    if letter.has_expired_in_body() {
+        return Err(
+            "its `expirytime` has passed and is in its body, which is not changed, so it would be dropped: publish the event without `expirytime`"
+                .to_owned(),
+        );
+    }
     // A request to an attached agent becomes a dead letter at these stages only if its answer cannot be published.
     if binding.role == Role::Agent && matches!(letter.stage(), Some("publish" | "route")) {
         return Err(
@@ -221,7 +217,122 @@ fn address_of(letter: &Letter, binding: &BindingConfig) -> Result<Address, Strin
     let mut to = Address::topic(topic);
     to.partition = letter.partition();
     if binding.stream.is_some() {
-        to.guarantee = Guarantee::Stored { message_id: None };
+        // An answer goes to its requester, whose subject a stream need not store.
+        if letter.is_answer() {
+            to = confirmed(&to);
+        } else {
+            to.guarantee = Guarantee::Stored { message_id: None };
+        }
     }
     Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use a2abus_transports::memory::{FaultPlan, Memory};
+    use a2abus_transports::{Headers, LogPosition, LogRecord, Reading, Subscription, TopicFilter};
+
+    use super::*;
+
+    const CONFIG: &str = "
+instance: test
+transports: { bus: { type: memory } }
+bindings: [{ name: in, transport: bus, topics: [in] }]
+default_route: [{ transport: bus, topic: out }]
+";
+
+    fn letter(offset: u64, stage: &str, body: &str) -> Letter {
+        let mut headers = Headers::new();
+        for (name, value) in [
+            ("bus-dlq-reason", "no_route"),
+            ("bus-dlq-stage", stage),
+            ("bus-dlq-binding", "in"),
+            ("bus-dlq-topic", "in"),
+        ] {
+            headers.push(name, value.as_bytes().to_vec());
+        }
+        let record = LogRecord {
+            position: LogPosition {
+                partition: 0,
+                offset,
+            },
+            time: 0,
+            topic: None,
+            key: None,
+            headers,
+            body: Some(body.to_owned().into()),
+        };
+        Letter::new(format!("k:dlq/0/{offset}"), record).unwrap()
+    }
+
+    /// A bus that stores each message, and loses its confirmation.
+    #[tokio::test]
+    async fn nothing_is_resent_after_the_first_failure() {
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let plan = FaultPlan {
+            drop_confirmation: 1.0,
+            ..FaultPlan::default()
+        };
+        let memory = Memory::with_faults(0, plan);
+        let reading = Subscription {
+            topics: vec![TopicFilter::new("in").unwrap()],
+            reading: Reading::Group("test".into()),
+            budget_bytes: 1 << 20,
+            budget_messages: 10,
+        };
+        let mut sent = memory.subscribe(reading).await.unwrap();
+        let transport = &config.bindings[0].transport;
+        let mut resender = Resender {
+            config: &config,
+            bindings: &config.bindings,
+            unseen: BTreeSet::new(),
+            connected: BTreeMap::from([(transport, AnyTransport::Memory(memory))]),
+            output: Output::new(),
+            is_json: false,
+            is_dry: false,
+            resent: 0,
+            skipped: 0,
+            failed: 0,
+        };
+        let letters = [0, 1, 2].map(|offset| letter(offset, "route", "a message"));
+        let letters: Vec<&Letter> = letters.iter().collect();
+        resender.resend(&letters).await.unwrap();
+        assert_eq!((resender.resent, resender.failed), (0, 1));
+        let first = sent.recv().await.unwrap();
+        assert!(sent.try_recv().is_none());
+        drop(first);
+    }
+
+    #[test]
+    fn an_answer_is_stored_only_if_a_stream_takes_it() {
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let mut binding = config.bindings[0].clone();
+        binding.stream = serde_json::from_str("\"requests\"").unwrap();
+        let guarantee = |stage| {
+            let to = address_of(&letter(0, stage, "a message"), &binding);
+            to.unwrap().guarantee
+        };
+        let stored = Guarantee::Stored { message_id: None };
+        assert_eq!(guarantee("route"), stored);
+        let answer = guarantee("answer");
+        assert!(
+            matches!(answer, Guarantee::StoredIfAny { .. }),
+            "{answer:?}"
+        );
+    }
+
+    #[test]
+    fn an_expired_event_that_cannot_be_changed_is_not_resent() {
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let binding = &config.bindings[0];
+        let is_resent = |stage, expiry: &str| {
+            let body = format!(r#"{{"specversion":"1.0","expirytime":"{expiry}"}}"#);
+            address_of(&letter(0, stage, &body), binding).is_ok()
+        };
+        assert!(!is_resent("route", "2020-01-01T00:00:00Z"));
+        assert!(is_resent("route", "2999-01-01T00:00:00Z"));
+        assert!(is_resent("answer", "2020-01-01T00:00:00Z"));
+        let data = r#"{"expirytime":"2020-01-01T00:00:00Z"}"#;
+        assert!(address_of(&letter(0, "route", data), binding).is_ok());
+    }
 }

@@ -10,14 +10,14 @@ use serde_json::value::RawValue;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
 use crate::cli::payload::EntryPoint;
 use crate::config::{BindingConfig, Claim, Mode, Name, Role, TransportConfig};
-use crate::pipeline::adapt::{AdaptError, Adapters};
-use crate::route::{Destination, RouteMatch, RouteTable, RuleCheck};
+use crate::pipeline::adapt::AdaptError;
+use crate::route::{Destination, RouteMatch, RuleCheck, next_hops};
+use crate::rules::{Rules, Unrouted};
 
 /// The routes for one entry point.
 #[derive(Debug)]
 pub(super) struct Routing<'a> {
-    table: RouteTable,
-    adapters: Adapters,
+    rules: Rules,
     /// Where requests may ask for their answers; `None` for HTTP, and if the bridge makes no calls.
     reply_addresses: Option<AllowedReplyAddresses>,
     entry: EntryPoint<'a>,
@@ -73,8 +73,14 @@ const ANSWER: &str =
 const ANSWER_ONLY: &str = "this binding carries answers: they are matched to the calls that wait for them, by callid, \
     kafka_correlationId, collaborationid or id, and nothing here is routed";
 const ATTACHED: &str = "this binding belongs to an attached agent: its server gets the requests, and nothing here is routed";
+const WORKFLOWS: &str =
+    "this binding is for A2E workflows: the executor gets them, and only its answers are routed";
+const DISCOVERY: &str = "this binding is for agents that announce themselves: the registry gets this, and nothing here is routed";
+const ANNOUNCED: &str = "agents that announce themselves are known only to the running bridge, where they have routes of their own";
 /// The reason of the dead letter of other events on a binding for answers.
 const NOT_AN_ANSWER: &str = "not_an_answer";
+/// The reason of the dead letter of a request for an agent that nobody knows.
+const AGENT_NOT_FOUND: &str = "agent_not_found";
 
 // === impl Routing ===
 
@@ -83,12 +89,8 @@ impl<'a> Routing<'a> {
     /// When a route is invalid, which cannot happen with a loaded configuration.
     pub(super) fn new(entry: EntryPoint<'a>) -> anyhow::Result<Self> {
         let config = entry.config;
-        let table = RouteTable::build(
-            &config.routes,
-            &config.default_route,
-            config.limits.max_hops,
-        );
-        let table = table.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
+        let rules = Rules::new(config);
+        let rules = rules.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
         // Without calls, no answer is awaited.
         let calling = entry.binding.filter(|_| config.calls.enabled);
         let allowed = |binding: &BindingConfig| {
@@ -97,8 +99,7 @@ impl<'a> Routing<'a> {
             AllowedReplyAddresses::of_binding(binding, &config.calls.reply_topic.0, bus)
         };
         Ok(Self {
-            table,
-            adapters: Adapters::new(config),
+            rules,
             reply_addresses: calling.map(allowed).transpose()?,
             entry,
         })
@@ -129,26 +130,26 @@ impl<'a> Routing<'a> {
             note: is_answer.then_some(ANSWER),
         };
         let role = self.entry.binding.map(|binding| binding.role);
-        if role == Some(Role::Agent) {
-            output.note = Some(ATTACHED);
-            return output;
-        }
-        if role == Some(Role::Responses) {
-            output.note = Some(ANSWER_ONLY);
-            // An event without a kind is an answer if it arrives where an answer is expected.
-            let is_marked = event.extension(extension::MCP_TYPE).is_some();
-            output.reason = (is_marked && !is_answer).then_some(NOT_AN_ANSWER);
-            return output;
-        }
-        // An event without a kind is a request if it names a reply address.
-        let declared = event.extension_text(extension::MCP_TYPE);
-        let may_be_request = declared.is_none_or(|kind| kind == Kind::Request.as_str());
-        let named = reply_address.filter(|_| may_be_request);
-        if let (Some(addresses), Some(name)) = (&self.reply_addresses, named)
-            && let Err(refused) = addresses.named(name, None)
-        {
+        let unrouted = match role {
+            Some(Role::Agent) => Some(ATTACHED),
+            Some(Role::Workflows) => Some(WORKFLOWS),
+            Some(Role::Discovery) => Some(DISCOVERY),
+            Some(Role::Responses) => Some(ANSWER_ONLY),
+            Some(Role::Events) | None => None,
+        };
+        let is_unasked = matches!(role, Some(Role::Responses | Role::Discovery));
+        if !is_unasked && let Some(refused) = self.refused(event, reply_address) {
+            output.note = unrouted.or(output.note);
             output.reason = Some(Refused::REASON);
             output.detail = Some(refused.to_string());
+            return output;
+        }
+        if unrouted.is_some() {
+            output.note = unrouted;
+            // An event without a kind is an answer if it arrives where an answer is expected.
+            let is_marked = event.extension(extension::MCP_TYPE).is_some();
+            let is_refused = role == Some(Role::Responses) && is_marked && !is_answer;
+            output.reason = is_refused.then_some(NOT_AN_ANSWER);
             return output;
         }
         let mut event = event.clone();
@@ -163,32 +164,53 @@ impl<'a> Routing<'a> {
         output
     }
 
+    /// Why the event may not name this address for its answer.
+    fn refused(&self, event: &Event, reply_address: Option<&Text>) -> Option<Refused> {
+        // An event without a kind is a request if it names a reply address.
+        let declared = event.extension_text(extension::MCP_TYPE);
+        let may_be_request = declared.is_none_or(|kind| kind == Kind::Request.as_str());
+        let name = reply_address.filter(|_| may_be_request)?;
+        let addresses = self.reply_addresses.as_ref()?;
+        addresses.named(name, None).err()
+    }
+
     /// Converts the event as its binding and route say, and finds its destinations.
     fn route(&self, event: &Event, output: &mut RouteOutput) -> Result<(), AdaptError> {
         let binding = self.entry.name();
-        let of_binding = self.adapters.at_binding(binding, event)?;
+        let adapters = &self.rules.adapters;
+        let of_binding = adapters.at_binding(binding, event)?;
         if let Cow::Owned(event) = &of_binding {
             output.converted = shown(event);
         }
-        let explanation = self.table.explain(&of_binding, binding);
+        let config = self.entry.config;
+        let target = of_binding.extension_text(extension::TARGET_AGENT);
+        let is_listed = target.is_none_or(|agent| config.agents.contains_key(agent.as_str()));
+        let note = (config.registry.enabled && !is_listed).then_some(ANNOUNCED);
+        let route = self.rules.route(&of_binding, binding);
+        if let Err(Unrouted::UnknownAgent) = route {
+            output.reason = Some(AGENT_NOT_FOUND);
+            output.note = note;
+            return Ok(());
+        }
+        let explanation = self.rules.routes.explain(&of_binding, binding);
         output.steps = explanation.steps;
         output.chosen = match explanation.chosen {
             RouteMatch::Route(name) => Some(name),
-            RouteMatch::Default => self.table.default_route().map(|route| route.name().clone()),
-            RouteMatch::Nothing => None,
+            RouteMatch::Default | RouteMatch::Nothing => {
+                output.note = output.note.or(note);
+                route.ok().map(|route| route.name().clone())
+            }
         };
-        let Some(route) = self.table.route(&of_binding, binding) else {
+        let Ok(route) = route else {
             output.reason = Some("no_route");
             return Ok(());
         };
-        let of_route = self
-            .adapters
-            .at_route(route.name().text(), binding, &of_binding)?;
+        let of_route = adapters.at_route(route.name().text(), binding, &of_binding)?;
         if let Cow::Owned(event) = &of_route {
             output.converted = shown(event);
         }
         let event = &*of_route;
-        if route.next_hops(event).is_err() {
+        if next_hops(event, self.rules.max_hops).is_err() {
             output.reason = Some("too_many_hops");
             return Ok(());
         }
@@ -240,6 +262,9 @@ impl RouteOutput {
         Some(match self.reason? {
             "no_route" => {
                 "fix the condition that does not match, add a route for this event, or set default_route"
+            }
+            AGENT_NOT_FOUND => {
+                "name an agent that `agents` lists or a route names, or set registry.unknown_agents: any"
             }
             NOT_AN_ANSWER => {
                 "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -37,6 +37,7 @@ use crate::cli::output::Closed;
 use crate::http::messages::Messages;
 use crate::http::negotiate::TIMEOUT_HEADER;
 use crate::lines::{Line, Lines, on_one_line};
+use crate::lock::lock;
 
 /// The relay of one client.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 /// How long the bridge may take to accept a notification or an answer.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long cancelling the requests, ending a session, or writing the last messages may take.
+/// How long declining the questions, ending a session, cancelling its requests, or writing the last messages may take.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pauses before the stream of a session is opened again, in seconds.
 const PAUSES: [u64; 4] = [1, 2, 5, 15];
@@ -166,10 +167,11 @@ impl Relay {
             () = &mut stop => None,
         };
         if relayed.is_none() {
-            // If the bridge does not answer, its own timeouts end the requests.
-            drop(timeout(END_TIMEOUT, self.link.cancel_all()).await);
+            // If the bridge does not answer, its own timeouts end the questions.
+            drop(timeout(END_TIMEOUT, self.link.decline_questions()).await);
         }
         self.lasting.shutdown().await;
+        // This cancels the requests in progress. Without a session, closing their connections cancels them.
         self.link.end_session().await;
         drop(self);
         let written = async {
@@ -403,10 +405,14 @@ impl Link {
         };
         let sent = request.header(CONTENT_TYPE, JSON).send().await;
         sent.map_err(|error| {
+            let is_unsent = error.is_connect() || error.is_builder();
+            let why = crate::restart::chain(&error.without_url());
+            if !is_unsent {
+                return self.lost(&why);
+            }
             let message = format!(
-                "the bridge at {} cannot be reached: {}; start it, or give its address as --url",
-                self.endpoint,
-                crate::restart::chain(&error.without_url())
+                "the bridge at {} cannot be reached: {why}; start it, or give its address as --url",
+                self.endpoint
             );
             Failure::new(Reason::AgentUnavailable, message)
         })
@@ -432,7 +438,7 @@ impl Link {
             "no answer from the bridge at {}: {why}; the request may have been executed",
             self.endpoint
         );
-        Failure::new(Reason::AgentUnavailable, message)
+        Failure::new(Reason::AnswerLost, message)
     }
 
     /// Sends a notification or an answer.
@@ -526,31 +532,36 @@ impl Link {
         self.forward(Vec::new(), body).await;
     }
 
-    /// Cancels all requests in progress.
-    async fn cancel_all(&self) {
-        // A request without a session is cancelled by closing its connection.
-        let has_session = lock(&self.session).is_some();
-        let ids: Vec<Text> = self.running().keys().cloned().collect();
-        let cancels = ids.iter().filter(|_| has_session).map(|id| {
-            let cancel = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the client has ended"}}}}"#
-            );
-            self.forward(Vec::new(), cancel.into())
-        });
-        tokio::join!(join_all(cancels), self.decline_questions());
-    }
-
     fn cancel(&self, id: &str) {
         let found = self.running().remove(id);
         found.inspect(CancellationToken::cancel);
     }
 
+    /// Ends the session, with which the bridge cancels its requests. If the bridge does not end it, for example because
+    /// its log does not answer, it may still cancel each request.
     async fn end_session(&self) {
-        if lock(&self.session).is_some() {
-            let delete = self.client.delete(self.endpoint.clone());
-            // A session that stays open costs the bridge nothing.
-            drop(timeout(END_TIMEOUT, self.send(delete)).await);
+        if lock(&self.session).is_none() {
+            return;
         }
+        let delete = self.client.delete(self.endpoint.clone());
+        let ended = timeout(END_TIMEOUT, self.send(delete)).await;
+        let is_ended = matches!(&ended, Ok(Ok(response)) if response.status().is_success());
+        if !is_ended {
+            // A session that stays open costs the bridge nothing, and the timeouts of its calls end the rest.
+            drop(timeout(END_TIMEOUT, self.cancel_all()).await);
+        }
+    }
+
+    /// Cancels all requests in progress.
+    async fn cancel_all(&self) {
+        let ids: Vec<Text> = self.running().keys().cloned().collect();
+        let cancels = ids.iter().map(|id| {
+            let cancel = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"the client has ended"}}}}"#
+            );
+            self.forward(Vec::new(), cancel.into())
+        });
+        join_all(cancels).await;
     }
 
     async fn fail(&self, id: Text, failure: &Failure) {
@@ -597,9 +608,4 @@ fn question_id(message: &[u8]) -> Option<Text> {
     let message: Message<'_> = serde_json::from_slice(message).ok()?;
     let id = message.id.filter(|_| message.method.is_some())?;
     Some(id.get().into())
-}
-
-/// Locks, even after a panic of another holder: every change leaves the value consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -47,7 +47,7 @@ fn names(checker: &mut Checker<'_>) {
     }
 }
 
-/// Checks that an attached agent reads one topic, and that nobody else reads it.
+/// Checks that an attached agent reads one topic, and that no other attached agent reads it.
 fn attached(checker: &mut Checker<'_>) {
     let sections = checker.sections;
     let section = ValuePath::root().key("agents");
@@ -63,6 +63,14 @@ fn attached(checker: &mut Checker<'_>) {
             checker.error(path.key("to"), message);
             continue;
         };
+        let topic = to.topic.0.as_literal();
+        let first = topic.and_then(|topic| attached_reader(checker, &to.transport, topic));
+        if let Some(first) = first.filter(|first| first != name) {
+            let message = format!(
+                "is also the request topic of the attached agent {first}, so each would refuse the requests of the other: use one topic per agent"
+            );
+            checker.error(path.key("to").key("topic"), message);
+        }
         let transport = checker.transport_type(&to.transport);
         match agent.binding(name) {
             Some(binding) => checker.reading(&path.key("attach"), &binding),
@@ -111,7 +119,7 @@ fn attached_reader<'a>(checker: &Checker<'a>, transport: &Name, topic: &str) -> 
     reader.map(|(name, _)| name.as_str())
 }
 
-/// Checks that cards are not announced on a topic that is read for something else.
+/// Checks that cards are not announced on the request topic of an attached agent, or on a topic for answers.
 fn announced(checker: &mut Checker<'_>) {
     const CURE: &str = "use a topic for cards only, such as agents.discovery";
     let sections = checker.sections;
@@ -298,7 +306,9 @@ fn public_url(checker: &mut Checker<'_>) {
         return;
     };
     let any_host = http.allowed_hosts.iter().any(|host| host == "*");
-    if http.enabled && any_host && !sections.agents.is_empty() && a2a.public_url.is_none() {
+    let is_open = sections.registry.as_ref().is_some_and(|it| it.enabled);
+    let has_cards = is_open || !sections.agents.is_empty();
+    if http.enabled && any_host && has_cards && a2a.public_url.is_none() {
         checker.error(
             ValuePath::root().key("a2a").key("public_url"),
             "is missing: http.allowed_hosts accepts any name, so the URLs of agent cards cannot be built from Host",

@@ -1,7 +1,7 @@
 //! The state and the helpers that all checks of the configuration share.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
 use a2abus_transports::Topic;
@@ -11,7 +11,9 @@ use crate::config::path::ValuePath;
 use crate::config::problem::ConfigErrors;
 use crate::config::raw::Node;
 use crate::config::section::Sections;
-use crate::config::{BindingConfig, Name, RouteConfig, TransportConfig, TransportType};
+use crate::config::{
+    BindingConfig, Name, RegistryConfig, RouteConfig, TransportConfig, TransportType, answering,
+};
 use crate::names::{Attribute, Template, TemplatePart};
 
 /// What the checks read, and where they report what they find.
@@ -96,6 +98,15 @@ impl<'a> Checker<'a> {
         bindings.filter_map(move |(index, binding)| Some((path.index(index), binding.as_ref()?)))
     }
 
+    /// The bindings of attached agents, each with the path of its `attach`.
+    pub(super) fn each_attached(
+        &self,
+    ) -> impl Iterator<Item = (ValuePath, &'a BindingConfig)> + use<'a> {
+        let agents = ValuePath::root().key("agents");
+        let attached = self.sections.attached.iter();
+        attached.map(move |(name, binding)| (agents.key(name).key("attach"), binding))
+    }
+
     /// The routes that could be read, each with its path: those of `routes`, then those of agents.
     pub(super) fn each_route(
         &self,
@@ -114,9 +125,30 @@ impl<'a> Checker<'a> {
         transport.as_ref().map(TransportConfig::transport_type)
     }
 
+    /// The transports on which the bridge makes calls and reads their answers: those to which a route leads, and those
+    /// of announced agents.
+    pub(super) fn called_transports(&self) -> BTreeSet<&'a Name> {
+        let sections = self.sections;
+        let calls = sections.calls.as_ref();
+        if calls.is_none_or(|calls| !calls.enabled) {
+            return BTreeSet::new();
+        }
+        let routes = self.each_route();
+        let routed = routes.filter_map(|(_, route)| route.to.get(answering(&route.to)));
+        let mut default = sections.default_route.iter().flatten();
+        let first = default.clone().next();
+        let default = default.find(|to| to.answers).or(first);
+        let registry = sections.registry.iter();
+        let announced = registry.flat_map(RegistryConfig::enabled_destinations);
+        let announced = announced.map(|place| &place.to);
+        let called = routed.chain(default).chain(announced);
+        called.map(|to| &to.transport).collect()
+    }
+
     /// The binding that reads a topic of a transport.
     pub(super) fn reader(&self, transport: &Name, topic: &Topic) -> Option<&'a BindingConfig> {
         self.each_binding()
+            .chain(self.each_attached())
             .map(|(_, binding)| binding)
             .find(|binding| {
                 binding.transport == *transport && binding.topics.iter().any(|t| t.matches(topic))

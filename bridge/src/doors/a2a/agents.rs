@@ -29,7 +29,8 @@ use crate::http::respond::{json_response, no_content, refusal};
 use crate::http::sse::{Frame, frames_response};
 use crate::metrics::HttpPath;
 use crate::object;
-use crate::registry::{Agents, Announcement, Owner};
+use crate::registry::request::Params;
+use crate::registry::{Agents, Announcement, AnnouncementError, RequestOrigin};
 
 /// The query of an announcement.
 #[derive(Debug, Default, Deserialize)]
@@ -110,10 +111,10 @@ async fn announce(
 ) -> Result<String, Refusal> {
     let _charge = a2a.may_announce(&request)?;
     let claim = query.claim(name)?;
-    let body = a2a.door.body(request, a2a.door.largest_body()).await?;
+    let body = a2a.door.body(request).await?;
     let registry = &a2a.settings.registry;
     let registered = registry.register(&body, &claim).await;
-    let (agent, announced) = registered.map_err(|refused| refusal_of(refused.into()))?;
+    let (agent, announced) = registered.map_err(|refused| card_refusal(refused, &body))?;
     Ok(registry.receipt(&agent, &announced))
 }
 
@@ -128,6 +129,16 @@ async fn remove(
     let claim = query.claim(name)?;
     let removed = a2a.settings.registry.remove(&claim).await;
     removed.map_err(|refused| refusal_of(refused.into()))
+}
+
+/// The refusal of the card in a body.
+pub(in crate::doors) fn card_refusal(refused: AnnouncementError, body: &[u8]) -> Refusal {
+    if matches!(refused, AnnouncementError::Invalid(_))
+        && let Err(error) = serde_json::from_slice::<IgnoredAny>(body)
+    {
+        return (StatusCode::BAD_REQUEST, Failure::not_json(&error));
+    }
+    refusal_of(refused.into())
 }
 
 /// A failure of the registry, with the status that it has over HTTP.
@@ -177,15 +188,9 @@ impl Announced {
         if lease == Some(Duration::ZERO) {
             return Err(bad_request(&"lease must be longer than 0"));
         }
-        Ok(Announcement {
-            agent: Some(name.into()),
-            owner: Owner {
-                org: self.org_id.map(Text::from),
-                unit: self.unit_id.map(Text::from),
-            },
-            lease,
-            ..Announcement::default()
-        })
+        let params = Params::of(self.org_id, self.unit_id, name);
+        let claim = params.claim(RequestOrigin::default()).map_err(refusal_of)?;
+        Ok(Announcement { lease, ..claim })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Calls webhooks: one owner of all deliveries of this replica.
+//! Calls webhooks: one task makes all webhook calls of this replica.
 //!
 //! ```text
 //! an event of a task, a new webhook, or time ──> due ──> claim ──> POST ──> done │ again later │ given up
@@ -11,6 +11,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::future::pending;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,9 +33,9 @@ use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, PushOutcome};
 use crate::shares::{Share, Shares};
 use crate::state::{Lagged, Position};
+use crate::tasks::Tasks;
 use crate::tasks::push::{CallOwner, RENEW, StoredWebhook, is_set};
 use crate::tasks::write::WriteContext;
-use crate::tasks::{Task, Tasks};
 
 /// The task that calls webhooks.
 pub(crate) struct Deliveries {
@@ -91,8 +92,11 @@ struct DeliverySchedule {
     failing: HashMap<Text, FailedDelivery>,
     /// Calls to each host.
     hosts: Arc<Shares<String>>,
-    /// Webhooks that wait because their host is at its limit of calls.
-    waiting_for_host: HashMap<String, VecDeque<Text>>,
+    /// Webhooks that wait because their host is at its limit of calls, each with this host.
+    waiting: HashMap<Text, String>,
+    /// The same by host, in order. A queue may still contain webhooks that have begun since, or that now wait for
+    /// another host.
+    queues: HashMap<String, VecDeque<Text>>,
 }
 
 /// One call.
@@ -172,7 +176,7 @@ impl Deliveries {
         loop {
             let mut events = self.tasks.follow_all();
             let mut webhooks = self.push.webhooks.follow();
-            schedule.add(self.push.webhooks.open_keys());
+            schedule.add(self.keys_with_news());
             loop {
                 schedule.start(self, &mut calls);
                 let in_progress = calls.len();
@@ -188,12 +192,24 @@ impl Deliveries {
                         Ok(None) => return,
                         Err(Lagged) => break,
                     },
-                    _ = checks.tick() => schedule.add(self.push.webhooks.open_keys()),
-                    Some(finished) = calls.next() => schedule.finish(finished),
+                    _ = checks.tick() => {
+                        schedule.use_free_slots(|key| self.host_of(key));
+                        schedule.add(self.keys_with_news());
+                    }
+                    Some(finished) = calls.next() => {
+                        schedule.finish(finished, |key| self.host_of(key));
+                    }
                     () = schedule.next_due(in_progress) => {}
                 }
             }
         }
+    }
+
+    /// The webhooks with undelivered events.
+    fn keys_with_news(&self) -> Vec<Text> {
+        let unfinished = self.push.webhooks.unfinished().into_iter();
+        let with_news = unfinished.filter(|(_, task, reached)| self.tasks.has_news(task, *reached));
+        with_news.map(|(key, ..)| key).collect()
     }
 
     /// One step for a webhook: its next event, if this replica may deliver it.
@@ -229,7 +245,7 @@ impl Deliveries {
             Ok(CallOwner::Ours) => {}
             Ok(CallOwner::Theirs) => return DeliveryResult::Idle,
             Err(error) => {
-                tracing::warn!(webhook = %key, %error, "a webhook could not be claimed: trying again");
+                tracing::warn!(webhook = %key.escape_debug(), %error, "a webhook could not be claimed: trying again");
                 return DeliveryResult::NotStored;
             }
         }
@@ -254,12 +270,12 @@ impl Deliveries {
                 if !is_over {
                     self.metrics.push_delivery(PushOutcome::Retried);
                     if let Some(suppressed) = self.retried.allow() {
-                        tracing::warn!(webhook = %key, why, suppressed, "a push notification failed and will be retried");
+                        tracing::warn!(webhook = %key.escape_debug(), why, suppressed, "a push notification failed and will be retried");
                     }
                     return DeliveryResult::Failed;
                 }
                 if let Some(suppressed) = self.dropped.allow() {
-                    tracing::error!(webhook = %key, event = %call.reached, why, suppressed, "a push notification was dropped");
+                    tracing::error!(webhook = %key.escape_debug(), event = %call.reached, why, suppressed, "a push notification was dropped");
                 }
                 PushOutcome::Dropped
             }
@@ -270,7 +286,7 @@ impl Deliveries {
                 DeliveryResult::Done
             }
             Err(error) => {
-                tracing::warn!(webhook = %key, %error, "a delivery could not be recorded: it is repeated");
+                tracing::warn!(webhook = %key.escape_debug(), %error, "a delivery could not be recorded: it is repeated");
                 DeliveryResult::NotStored
             }
         }
@@ -278,35 +294,43 @@ impl Deliveries {
 
     /// The next event for a webhook.
     fn next_call(&self, stored: &StoredWebhook) -> Option<Call> {
-        let task = self.tasks.get(&stored.task)?;
-        if !task.has_news(stored.reached) {
+        let (id, reached) = (&stored.task, stored.reached);
+        if stored.webhook.is_1_0
+            && let Some((context, step, last)) = self.tasks.step_after(id, reached)
+        {
+            let of = WriteContext {
+                dialect: Dialect::A2a10,
+                task: Some(id),
+                context: Some(&context),
+            };
+            // Only the JAF document needs the task.
+            let written = of.step(&step, || None)?;
+            return Some(Call {
+                body: written.result.into(),
+                reached: step.position,
+                last,
+            });
+        }
+        let task = self.tasks.get(id)?;
+        if !task.has_news(reached) {
             return None;
         }
-        let is_over = task.status.state.is_terminal();
-        let dialect = match stored.webhook.is_1_0 {
-            true => Dialect::A2a10,
-            false => Dialect::A2a03,
+        if stored.webhook.is_1_0 && task.remembers(reached) {
+            // The event has arrived just now.
+            return self.next_call(stored);
+        }
+        // Webhooks of A2A 1.0 get the task, too, if events are no longer stored.
+        let body = match stored.webhook.is_1_0 {
+            true => {
+                let of = WriteContext::task(Dialect::A2a10, id, &task);
+                of.first(&task, None).result
+            }
+            false => WriteContext::task(Dialect::A2a03, id, &task).whole(&task, None, true),
         };
-        let of = WriteContext::task(dialect, &stored.task, &task);
-        let whole = |body: String| Call {
+        Some(Call {
             body: body.into(),
             reached: task.position,
-            last: is_over,
-        };
-        if !stored.webhook.is_1_0 {
-            return Some(whole(of.whole(&task, None, true)));
-        }
-        // If events are no longer stored, send the current task instead.
-        if !task.remembers(stored.reached) {
-            return Some(whole(of.first(&task, None).result));
-        }
-        let mut steps = task.steps_after(stored.reached).into_iter();
-        let step = steps.next()?;
-        let written = of.step(&step, || Some(Task::clone(&task)))?;
-        Some(Call {
-            body: written.result.into(),
-            reached: step.position,
-            last: is_over && steps.next().is_none(),
+            last: task.status.state.is_terminal(),
         })
     }
 
@@ -369,9 +393,11 @@ impl DeliverySchedule {
     fn set(&mut self, key: Text) {
         self.failing.remove(&key);
         if self.in_progress.contains(&key) {
-            self.renewed.insert(key.clone());
+            self.renewed.insert(key);
+        } else {
+            // Even if it waits: it may have another host now.
+            self.due.insert((Instant::now(), key));
         }
-        self.add(vec![key]);
     }
 
     /// Schedules a step for these webhooks.
@@ -380,7 +406,7 @@ impl DeliverySchedule {
         for key in keys {
             if self.in_progress.contains(&key) {
                 self.again.insert(key);
-            } else if !self.failing.contains_key(&key) {
+            } else if !self.failing.contains_key(&key) && !self.waiting.contains_key(&key) {
                 self.due.insert((now, key));
             }
         }
@@ -404,15 +430,21 @@ impl DeliverySchedule {
             }
             let host = deliveries.host_of(&key);
             let Some(share) = self.hosts.take(&host) else {
-                let waiting = self.waiting_for_host.entry(host).or_default();
-                if !waiting.contains(&key) {
-                    waiting.push_back(key);
-                }
+                self.wait(key, host);
                 continue;
             };
+            self.waiting.remove(&key);
             self.in_progress.insert(key.clone());
             let failing = self.failing.get(&key).copied();
             calls.push(Box::pin(deliveries.step(key, failing, share)));
+        }
+    }
+
+    /// Lets a webhook wait for a call to this host to end.
+    fn wait(&mut self, key: Text, host: String) {
+        let before = self.waiting.insert(key.clone(), host.clone());
+        if before.as_ref() != Some(&host) {
+            self.queues.entry(host).or_default().push_back(key);
         }
     }
 
@@ -431,9 +463,10 @@ impl DeliverySchedule {
             outcome,
             share,
         }: DeliveryStep,
+        host_of: impl Fn(&Text) -> String,
     ) {
         let now = Instant::now();
-        self.release_share(share, now);
+        self.release_share(share, now, host_of);
         self.in_progress.remove(&key);
         let again = self.again.remove(&key);
         if self.renewed.remove(&key) {
@@ -467,16 +500,45 @@ impl DeliverySchedule {
         }
     }
 
-    /// Releases a slot to other webhooks of the same host.
-    fn release_share(&mut self, share: Share<String>, now: Instant) {
+    /// Releases a slot to the next webhook of the same host. Webhooks before it that have another host now, or were
+    /// deleted, do not use the slot, but are due too.
+    fn release_share(
+        &mut self,
+        share: Share<String>,
+        now: Instant,
+        host_of: impl Fn(&Text) -> String,
+    ) {
         let host = share.holder().clone();
         drop(share);
-        let Some(waiting) = self.waiting_for_host.get_mut(&host) else {
+        let Some(queue) = self.queues.get_mut(&host) else {
             return;
         };
-        self.due.extend(waiting.pop_front().map(|key| (now, key)));
-        if waiting.is_empty() {
-            self.waiting_for_host.remove(&host);
+        while let Some(key) = queue.pop_front() {
+            if self.waiting.get(&key) != Some(&host) {
+                continue;
+            }
+            self.waiting.remove(&key);
+            let uses_slot = host_of(&key) == host;
+            self.due.insert((now, key));
+            if uses_slot {
+                break;
+            }
+        }
+        if queue.is_empty() {
+            self.queues.remove(&host);
+        }
+    }
+
+    /// Releases free slots to webhooks that wait for them. A webhook that got a slot may have been deleted, or may have
+    /// another host, before its step began.
+    fn use_free_slots(&mut self, host_of: impl Fn(&Text) -> String) {
+        let now = Instant::now();
+        let hosts: Vec<String> = self.queues.keys().cloned().collect();
+        for host in hosts {
+            let free: Vec<_> = iter::from_fn(|| self.hosts.take(&host)).collect();
+            for share in free {
+                self.release_share(share, now, &host_of);
+            }
         }
     }
 }
@@ -490,7 +552,8 @@ impl Default for DeliverySchedule {
             renewed: HashSet::new(),
             failing: HashMap::new(),
             hosts: Shares::new(MAX_PER_HOST),
-            waiting_for_host: HashMap::new(),
+            waiting: HashMap::new(),
+            queues: HashMap::new(),
         }
     }
 }
@@ -539,11 +602,13 @@ mod tests {
 
     fn finish(schedule: &mut DeliverySchedule, key: &Text, outcome: DeliveryResult) {
         let share = in_progress(schedule, key);
-        schedule.finish(DeliveryStep {
-            key: key.clone(),
+        let key = key.clone();
+        let step = DeliveryStep {
+            key,
             outcome,
             share,
-        });
+        };
+        schedule.finish(step, |_| "host".to_owned());
     }
 
     #[tokio::test(start_paused = true)]
@@ -576,11 +641,12 @@ mod tests {
         let share = in_progress(&mut schedule, &key);
         schedule.set(key.clone());
         let outcome = DeliveryResult::Failed;
-        schedule.finish(DeliveryStep {
+        let step = DeliveryStep {
             key,
             outcome,
             share,
-        });
+        };
+        schedule.finish(step, |_| "host".to_owned());
         assert!(schedule.failing.is_empty());
         assert_eq!(schedule.due.first().unwrap().0, Instant::now());
     }
@@ -609,13 +675,70 @@ mod tests {
         assert_eq!(shares.len(), MAX_PER_HOST);
         assert!(schedule.hosts.take(&"b".into()).is_some());
         let last = keys.last().unwrap().clone();
-        schedule
-            .waiting_for_host
-            .entry("a".into())
-            .or_default()
-            .push_back(last.clone());
-        schedule.release_share(shares.pop().unwrap(), Instant::now());
+        schedule.wait(last.clone(), "a".to_owned());
+        let share = shares.pop().unwrap();
+        schedule.release_share(share, Instant::now(), |_| "a".to_owned());
         assert_eq!(schedule.due.first().unwrap().1, last);
-        assert!(schedule.waiting_for_host.is_empty());
+        assert!(schedule.waiting.is_empty() && schedule.queues.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_goes_to_a_webhook_that_still_has_its_host() {
+        let mut schedule = DeliverySchedule::default();
+        let share = schedule.hosts.take(&"a".to_owned()).unwrap();
+        for key in ["deleted", "moved", "next", "waits"] {
+            schedule.wait(key.into(), "a".to_owned());
+        }
+        schedule.release_share(share, Instant::now(), |key| match key.as_str() {
+            "deleted" => String::new(),
+            "moved" => "b".to_owned(),
+            _ => "a".to_owned(),
+        });
+        let due: Vec<&str> = schedule.due.iter().map(|(_, key)| key.as_str()).collect();
+        assert_eq!(due, ["deleted", "moved", "next"]);
+        assert_eq!(schedule.queues["a"], ["waits"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_does_not_wait_while_its_host_has_a_free_slot() {
+        let mut schedule = DeliverySchedule::default();
+        for key in ["first", "second"] {
+            schedule.wait(key.into(), "a".to_owned());
+        }
+        let taken = (1..MAX_PER_HOST).map(|_| schedule.hosts.take(&"a".to_owned()));
+        let taken: Vec<_> = taken.map(Option::unwrap).collect();
+        let share = schedule.hosts.take(&"a".to_owned()).unwrap();
+        schedule.use_free_slots(|_| "a".to_owned());
+        assert!(schedule.due.is_empty(), "all slots are taken");
+        drop(share);
+        schedule.use_free_slots(|_| "a".to_owned());
+        let due: Vec<&str> = schedule.due.iter().map(|(_, key)| key.as_str()).collect();
+        assert_eq!(due, ["first"]);
+        drop(taken);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_that_waits_for_its_host_is_due_only_if_it_is_set_again() {
+        let mut schedule = DeliverySchedule::default();
+        let key = Text::from("t/c");
+        schedule.wait(key.clone(), "a".to_owned());
+        schedule.add(vec![key.clone()]);
+        assert!(schedule.due.is_empty());
+        schedule.set(key.clone());
+        assert_eq!(schedule.due.len(), 1);
+        // It waits for one host at a time.
+        schedule.wait(key.clone(), "a".to_owned());
+        schedule.wait(key.clone(), "b".to_owned());
+        assert_eq!(
+            (schedule.queues["a"].len(), schedule.queues["b"].len()),
+            (1, 1)
+        );
+        schedule.due.clear();
+        let share = schedule.hosts.take(&"a".to_owned()).unwrap();
+        schedule.release_share(share, Instant::now(), |_| "b".to_owned());
+        assert!(schedule.due.is_empty());
+        let share = schedule.hosts.take(&"b".to_owned()).unwrap();
+        schedule.release_share(share, Instant::now(), |_| "b".to_owned());
+        assert_eq!(schedule.due.first().unwrap().1, key);
     }
 }

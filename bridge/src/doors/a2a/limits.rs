@@ -7,6 +7,7 @@ use std::sync::Arc;
 use a2abus_plugin::Text;
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -123,4 +124,24 @@ pub(in crate::doors) fn holding(share: Option<Share<Text>>, response: Response) 
         });
         Body::from_stream(pieces)
     })
+}
+
+/// A body that holds its reservation until its last byte is sent.
+pub(in crate::doors) fn holding_bytes(share: Option<Share<Text>>, bytes: Bytes) -> Bytes {
+    struct HoldingBytes {
+        bytes: Bytes,
+        _share: Share<Text>,
+    }
+    impl AsRef<[u8]> for HoldingBytes {
+        fn as_ref(&self) -> &[u8] {
+            &self.bytes
+        }
+    }
+    match share {
+        Some(share) => Bytes::from_owner(HoldingBytes {
+            bytes,
+            _share: share,
+        }),
+        None => bytes,
+    }
 }

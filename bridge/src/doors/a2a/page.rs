@@ -4,8 +4,10 @@
 
 use std::time::SystemTime;
 
+use a2abus_plugin::Text;
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LAST_MODIFIED, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use jiff::Timestamp;
@@ -13,18 +15,27 @@ use jiff::fmt::rfc2822::DateTimePrinter;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::agents::refusal_of;
+use super::limits::holding_bytes;
+use crate::budget::ClientBudget;
+use crate::doors::door::{self, Refusal};
+use crate::shares::Share;
+
 /// How long a client may cache a card.
 const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=60");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// URLs in a card contain the host of the request.
 const BY_HOST: HeaderValue = HeaderValue::from_static("Host");
 
-/// The current document, or 304 if the client already has it.
+/// The current document, or 304 if the client already has it. The document is charged until it is sent, and refused if
+/// there is no room. It also holds `share` until then.
 pub(super) fn response(
     document: &Value,
     changed: SystemTime,
     request_headers: &HeaderMap,
-) -> Response {
+    budget: &ClientBudget,
+    share: Option<Share<Text>>,
+) -> Result<Response, Refusal> {
     let body = document.to_string();
     let tag = tag(&body);
     let same = request_headers
@@ -39,7 +50,8 @@ pub(super) fn response(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        Response::new(Body::from(body))
+        let body = door::charged_large(budget, Bytes::from(body)).map_err(refusal_of)?;
+        Response::new(Body::from(holding_bytes(share, body)))
     };
     let headers = response.headers_mut();
     if !same {
@@ -52,7 +64,7 @@ pub(super) fn response(
             headers.insert(name, value);
         }
     }
-    response
+    Ok(response)
 }
 
 /// A strong entity tag: the same for the same bytes, on every replica.

@@ -426,7 +426,7 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
         let text = percent_decode_str(&spaced).decode_utf8().map_err(|_| {
             Failure::bad_params(&format!("{name} is not UTF-8 after percent-decoding"))
         })?;
-        let name = &*camel(name);
+        let name = &*v0_3::camel(name);
         let bad = |what| Failure::bad_params(&format!("{name} must be {what}, not {text:?}"));
         let value = match name {
             known if TEXTS.contains(&known) => Value::from(&*text),
@@ -443,22 +443,6 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
         params.insert(name.to_owned(), value);
     }
     Ok(params)
-}
-
-/// A name of Protocol Buffers as in JSON: `page_size` is `pageSize`.
-fn camel(name: &str) -> Cow<'_, str> {
-    let mut words = name.split('_');
-    let first = words.next().unwrap_or_default();
-    if first.len() == name.len() {
-        return Cow::Borrowed(name);
-    }
-    let mut camel = first.to_owned();
-    for word in words {
-        let mut letters = word.chars();
-        camel.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
-        camel.push_str(letters.as_str());
-    }
-    Cow::Owned(camel)
 }
 
 /// A body that is one JSON object, unchanged.

@@ -30,9 +30,7 @@ use crate::state::{ATTENDED, STORED, StateError};
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
 use crate::tasks::write::WriteContext;
-use crate::tasks::{
-    AgentAnswer, Created, Event, Origin, PageStart, Subscription, Task, plain_part,
-};
+use crate::tasks::{AgentAnswer, Created, Event, Origin, Subscription, Task, plain_part};
 
 /// How much longer a caller without a timeout of its own waits, so that it sees the failure of a silent agent.
 const FAILURE_GRACE: Duration = Duration::from_secs(1);
@@ -266,10 +264,8 @@ impl A2aRequest<'_> {
             return Ok(None);
         }
         let settings = &self.a2a.settings;
-        let is_active = |task: &Task| !task.status.state.is_at_rest();
         let context = &outbound.context;
-        let none = (PageStart::Offset(0), 0);
-        let active = settings.tasks.list(Some(context), is_active, none).total;
+        let active = settings.tasks.active_in(context);
         let metrics = &self.a2a.door.metrics;
         settings.at_a_time.task(context, active, metrics).map(Some)
     }

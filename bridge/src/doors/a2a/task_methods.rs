@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{Hint, Text};
+use a2abus_plugin::{Hint, Text, Unit};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::follow::Reader;
+use super::shared::A2a;
 use super::work::{A2aRequest, Reply, not_found};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{CallOptions, Common, Target};
@@ -49,6 +50,16 @@ struct ListParams {
     status_timestamp_after: Option<String>,
     #[serde(alias = "include_artifacts")]
     include_artifacts: Option<bool>,
+}
+
+/// The cancel of a task.
+struct Cancel {
+    a2a: Arc<A2a>,
+    common: Common,
+    id: Text,
+    context: Text,
+    /// The request for the agent; `None` if the agent has no id of its own for the task.
+    request: Option<Unit>,
 }
 
 /// An agent's answer to a cancel.
@@ -140,7 +151,8 @@ impl A2aRequest<'_> {
         Ok(of.whole(&task, params.history_length, true))
     }
 
-    pub(super) async fn list(&self) -> Result<String, Failure> {
+    /// A page of tasks, and how many it has.
+    pub(super) async fn list(&self) -> Result<(String, usize), Failure> {
         let params: Option<ListParams> = self.parsed.params().map(Some).or_else(|failure| {
             // All parameters have defaults, so `params` may be missing.
             if failure.message() == "params are missing" {
@@ -167,28 +179,21 @@ impl A2aRequest<'_> {
         let tasks = &self.a2a.settings.tasks;
         let latest = tasks.latest().await;
         latest.map_err(|error| self.a2a.door.not_read("tasks", &error))?;
-        let page = tasks.list(context, matches, (start, size));
         let has_artifacts = params.include_artifacts.unwrap_or(false);
         let history = params.history_length.or(Some(0));
-        let written: Vec<_> = page
-            .tasks
-            .iter()
-            .map(|(id, task)| {
-                WriteContext::task(self.parsed.dialect, id, task).whole(
-                    task,
-                    history,
-                    has_artifacts,
-                )
-            })
-            .collect();
-        let last = page.tasks.last().filter(|_| page.has_more);
-        let next = last.map_or_else(String::new, |(id, task)| format!("{}-{id}", task.changed));
-        Ok(format!(
+        let page = tasks.list(context, matches, (start, size), |id, task| {
+            let of = WriteContext::task(self.parsed.dialect, id, task);
+            of.whole(task, history, has_artifacts)
+        });
+        let next = page.continues_after;
+        let next = next.map_or_else(String::new, |(changed, id)| format!("{changed}-{id}"));
+        let result = format!(
             r#"{{"tasks":[{}],"nextPageToken":{},"pageSize":{size},"totalSize":{}}}"#,
-            written.join(","),
+            page.tasks.join(","),
             Value::from(next),
             page.total
-        ))
+        );
+        Ok((result, page.tasks.len()))
     }
 
     pub(super) async fn follow(&self) -> Result<Reply, Failure> {
@@ -252,22 +257,10 @@ impl A2aRequest<'_> {
             return Err(not_cancelable(&id, &task));
         }
         let tasks = &self.a2a.settings.tasks;
-        match self.ask_to_cancel(&id, &task).await? {
-            Cancelled::No => return Err(not_cancelable(&id, &task)),
-            Cancelled::Yes(update) => {
-                let stored = async {
-                    if let Some(update) = update {
-                        tasks.record_update(&id, *update).await?;
-                    }
-                    // This has no effect if the task has ended by itself.
-                    let status = Status::now(State::Canceled, None);
-                    tasks.record_for_caller(&id, &Event::Status(status)).await
-                };
-                stored
-                    .await
-                    .map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
-            }
-        }
+        let cancel = self.cancel_of(&id, &task)?;
+        // It continues if the client disconnects.
+        let done = tasks.spawn(cancel.done()).await;
+        done.unwrap_or_else(|_| Err(not_known(&id)))?;
         let task = tasks.get(&id).ok_or_else(|| not_found(&id))?;
         if task.status.state != State::Canceled {
             return Err(not_cancelable(&id, &task));
@@ -283,46 +276,80 @@ impl A2aRequest<'_> {
         ))
     }
 
-    /// Asks the agent to cancel the task, if the agent has its own id for it, and waits a limited time for the answer.
-    /// Otherwise sends the agent a cancel of the call.
-    async fn ask_to_cancel(&self, id: &str, task: &Task) -> Result<Cancelled, Failure> {
-        let Some(agents_id) = &task.agents_id else {
-            return Ok(Cancelled::Yes(None));
+    /// The cancel of a task. It does not depend on this request.
+    fn cancel_of(&self, id: &Text, task: &Task) -> Result<Cancel, Failure> {
+        let method = match task.is_1_0 {
+            true => "CancelTask",
+            false => "tasks/cancel",
         };
-        let method = if task.is_1_0 {
-            "CancelTask"
-        } else {
-            "tasks/cancel"
-        };
-        let request = json!({
-            "jsonrpc": "2.0", "id": 1, "method": method, "params": { "id": agents_id.as_str() },
+        let request = task.agents_id.as_ref().map(|id| {
+            let request = json!({
+                "jsonrpc": "2.0", "id": 1, "method": method, "params": { "id": id.as_str() },
+            });
+            self.unit(&Bytes::from(request.to_string()), &Hint::default())
         });
-        let unit = self.unit(&Bytes::from(request.to_string()), &Hint::default())?;
         let common = Common {
             target: Target::Agent(task.agent.clone()),
             timeout: Some(self.a2a.settings.live.load().cancel_timeout),
             arrived: Instant::now(),
             ..Common::clone(&self.common)
         };
+        Ok(Cancel {
+            a2a: Arc::clone(self.a2a),
+            common,
+            id: id.clone(),
+            context: task.context.clone(),
+            request: request.transpose()?,
+        })
+    }
+}
+
+// === impl Cancel ===
+
+impl Cancel {
+    /// Asks the agent, and ends the task unless the agent refuses.
+    async fn done(mut self) -> Result<(), Failure> {
+        let update = match self.request.take() {
+            Some(request) => match self.ask(request).await {
+                Cancelled::Yes(update) => update,
+                Cancelled::No => return Ok(()),
+            },
+            None => None,
+        };
+        let (tasks, id) = (&self.a2a.settings.tasks, &self.id);
+        let stored = async {
+            if let Some(update) = update {
+                tasks.record_update(id, *update).await?;
+            }
+            // This has no effect if the task has ended by itself.
+            let status = Status::now(State::Canceled, None);
+            tasks.record_for_caller(id, &Event::Status(status)).await
+        };
+        let stored = stored.await;
+        stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))
+    }
+
+    /// Asks the agent to cancel the task, and waits a limited time for its answer. Even on an error, the caller no
+    /// longer wants the task.
+    async fn ask(&self, request: Unit) -> Cancelled {
         let options = CallOptions {
-            conversation: Some(&task.context),
+            conversation: Some(&self.context),
             ..CallOptions::default()
         };
-        // Even on an error, the caller no longer wants the task.
-        let Ok(mut answer) = common.call(unit, None, options).await else {
-            return Ok(Cancelled::Yes(None));
+        let Ok(mut answer) = self.common.call(request, None, options).await else {
+            return Cancelled::Yes(None);
         };
         let part = tokio::select! {
             part = answer.next() => part,
-            _ = self.a2a.settings.tasks.at_end(id) => {
+            _ = self.a2a.settings.tasks.at_end(&self.id) => {
                 answer.close();
-                return Ok(Cancelled::Yes(None));
+                return Cancelled::Yes(None);
             }
         };
         let Some(Ok(part)) = part else {
-            return Ok(Cancelled::Yes(None));
+            return Cancelled::Yes(None);
         };
-        Ok(match AgentAnswer::of(part) {
+        match AgentAnswer::of(part) {
             Some(AgentAnswer::Error(part)) if code_of(&part.body) == Some(NOT_CANCELABLE) => {
                 Cancelled::No
             }
@@ -330,13 +357,21 @@ impl A2aRequest<'_> {
                 update @ (AnswerPart::Task(_) | AnswerPart::Status { .. }),
             )) => Cancelled::Yes(Some(Box::new(update))),
             Some(_) | None => Cancelled::Yes(None),
-        })
+        }
     }
 }
 
 fn code_of(body: &[u8]) -> Option<i64> {
     let response: Value = serde_json::from_slice(body).ok()?;
     response.pointer("/error/code")?.as_i64()
+}
+
+/// The error for a cancel that was interrupted.
+fn not_known(id: &str) -> Failure {
+    let message = format!(
+        "the bridge failed or is shutting down: get the task {id:?} later to see whether it is cancelled"
+    );
+    Failure::new(Reason::AnswerLost, message)
 }
 
 fn not_cancelable(id: &str, task: &Task) -> Failure {

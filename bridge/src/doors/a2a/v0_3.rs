@@ -3,6 +3,8 @@
 //! Requests are converted to JSON-RPC, which agents read, and results are converted back. Clients may use either
 //! spelling of members, `messageId` or `message_id`. Source: A2A 0.3 section 3.2.3; docs/protocols/a2a.md §10.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::method::{Method, Push};
@@ -90,20 +92,26 @@ fn spelled(object: Object, names: &[(&str, &str)]) -> Object {
     let members = object.into_iter().map(|(name, value)| {
         let name = camel(&name);
         let known = names.iter().find(|(from, _)| *from == name);
-        (known.map_or(name, |(_, to)| (*to).to_owned()), value)
+        let name = known.map_or(name, |(_, to)| Cow::Borrowed(*to));
+        (name.into_owned(), value)
     });
     members.collect()
 }
 
-fn camel(name: &str) -> String {
-    let mut parts = name.split('_');
-    let mut camel = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let mut letters = part.chars();
+/// A name of Protocol Buffers as in JSON: `page_size` is `pageSize`.
+pub(super) fn camel(name: &str) -> Cow<'_, str> {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default();
+    if first.len() == name.len() {
+        return Cow::Borrowed(name);
+    }
+    let mut camel = first.to_owned();
+    for word in words {
+        let mut letters = word.chars();
         camel.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
         camel.push_str(letters.as_str());
     }
-    camel
+    Cow::Owned(camel)
 }
 
 // === results ===

@@ -18,6 +18,7 @@ use crate::account::ANSWERED;
 use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::AgentCardConfig;
+use crate::doors::door;
 use crate::doors::rpc::common::{Common, Target};
 
 /// The head of an HTTP request, for all requests in its body.
@@ -96,14 +97,14 @@ impl A2aRequest<'_> {
             return Err(self.unknown_agent(""));
         }
         // The futures are boxed, so that they do not enlarge the future of the most common request, a message.
-        let result = match method {
-            Method::Get => Box::pin(self.get()).await?,
+        let (result, tasks) = match method {
+            Method::Get => (Box::pin(self.get()).await?, 1),
             Method::List => Box::pin(self.list()).await?,
-            Method::Cancel => Box::pin(self.cancel()).await?,
+            Method::Cancel => (Box::pin(self.cancel()).await?, 1),
             Method::Follow => return Box::pin(self.follow()).await,
-            Method::Card => self.card(),
-            Method::Push(what) => Box::pin(self.push(what)).await?,
-            Method::Send | Method::Stream => String::new(),
+            Method::Card => (self.card(), 0),
+            Method::Push(what) => (Box::pin(self.push(what)).await?, 0),
+            Method::Send | Method::Stream => (String::new(), 0),
         };
         // Something was done: its result must not be refused.
         let is_done = matches!(
@@ -114,7 +115,12 @@ impl A2aRequest<'_> {
             return Ok(self.whole(&result));
         }
         let body = self.parsed.form().result(&result);
-        Ok(Reply::Whole(self.common.charged(body)?))
+        // A page of several tasks can be made shorter, and a batch may ask for many documents.
+        let body = match tasks > 1 || self.in_batch {
+            true => self.common.charged(body)?,
+            false => door::charged_large(&self.common.budget, body)?,
+        };
+        Ok(Reply::Whole(body))
     }
 
     /// Records the request in the access log.
@@ -198,6 +204,6 @@ pub(super) fn no_push() -> Failure {
 }
 
 /// The error for an unknown task.
-pub(super) fn not_found(id: &str) -> Failure {
+pub(in crate::doors) fn not_found(id: &str) -> Failure {
     Failure::new(Reason::TaskNotFound, format!("task not found: {id:?}"))
 }

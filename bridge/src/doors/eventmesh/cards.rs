@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use a2abus_plugin::Text;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -11,15 +12,17 @@ use http::{Request, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::budget::Charge;
 use crate::clock;
-use crate::doors::a2a::{A2a, bad_request, read_body, refusal_of};
-use crate::doors::door::Refusal;
-use crate::doors::permit::{Action, permit};
+use crate::doors::a2a::{A2a, bad_request, card_refusal, holding_bytes, read_body, refusal_of};
+use crate::doors::door::{self, Refusal};
+use crate::doors::permit::{Action, Principal, permit};
 use crate::http::negotiate;
 use crate::http::respond::{json_response, no_content};
 use crate::metrics::HttpPath;
 use crate::registry::request::Params;
 use crate::registry::{Announcement, AnnouncementError, RequestOrigin};
+use crate::shares::Share;
 
 /// Organisation, unit and agent.
 type Segments = Result<Path<(String, String, String)>, PathRejection>;
@@ -42,7 +45,9 @@ pub(super) async fn list(
     request: Request<Body>,
 ) -> Response {
     let listed = || {
-        let _charge = admit(&a2a, &request)?;
+        let (_charge, Principal { name }) = admit(&a2a, &request)?;
+        let (limits, metrics) = (&a2a.settings.at_a_time, &a2a.door.metrics);
+        let share = limits.request(&name, 1, metrics)?;
         let Query(mut params) = query.map_err(|error| bad_request(&error))?;
         // An unescaped plus sign is decoded as a space in a query.
         for segment in [
@@ -55,7 +60,7 @@ pub(super) async fn list(
             }
         }
         let list = a2a.settings.registry.list(&params).map_err(refusal_of)?;
-        Ok(json_response(StatusCode::OK, Bytes::from(list)))
+        document(&a2a, &request, Bytes::from(list), Some(share))
     };
     let dialect = negotiate::dialect(request.headers());
     a2a.answered(HttpPath::A2aCards, listed(), dialect)
@@ -74,7 +79,7 @@ pub(super) async fn read(
         let found = a2a.settings.registry.announced(&agent);
         let found = found.filter(|announced| announced.owner == claim.owner);
         let found = found.ok_or_else(|| refusal_of(AnnouncementError::Unknown(agent).into()))?;
-        Ok(json_response(StatusCode::OK, found.document))
+        document(&a2a, &request, found.document, None)
     };
     let dialect = negotiate::dialect(request.headers());
     a2a.answered(HttpPath::A2aCards, found(), dialect)
@@ -90,11 +95,11 @@ pub(super) async fn register(
     let registered = async {
         let _charge = a2a.may_announce(&request)?;
         let claim = claim(segments)?;
-        let body = a2a.door.body(request, a2a.door.largest_body()).await?;
+        let body = a2a.door.body(request).await?;
         let registered = a2a.settings.registry.register(&body, &claim).await;
         registered
             .map(|_| no_content())
-            .map_err(|refused| refusal_of(refused.into()))
+            .map_err(|refused| card_refusal(refused, &body))
     };
     a2a.answered(HttpPath::A2aCards, registered.await, dialect)
 }
@@ -123,7 +128,7 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
     let dialect = negotiate::dialect(request.headers());
     let renewed = async {
         let _charge = a2a.may_announce(&request)?;
-        let body = a2a.door.body(request, a2a.door.largest_body()).await?;
+        let body = a2a.door.body(request).await?;
         let beat: Heartbeat = read_body(&body)?;
         let claim = claim_of(beat.org_id, beat.unit_id, beat.agent_id)?;
         let registry = &a2a.settings.registry;
@@ -136,12 +141,27 @@ pub(super) async fn heartbeat(State(a2a): State<Arc<A2a>>, request: Request<Body
     a2a.answered(HttpPath::A2aCards, renewed.await, dialect)
 }
 
-/// Checks that a request may read cards. Returns the charge for its head.
-fn admit(a2a: &A2a, request: &Request<Body>) -> Result<crate::budget::Charge, Refusal> {
+/// Checks that a request may read cards. Returns the charge for its head, and its sender.
+fn admit(a2a: &A2a, request: &Request<Body>) -> Result<(Charge, Principal), Refusal> {
     let charge = a2a.door.check_in(request)?;
     let permitted = permit(request.extensions(), Action::ReadCards);
-    permitted.map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
-    Ok(charge)
+    let reader = permitted.map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
+    Ok((charge, reader))
+}
+
+/// A document, which is charged and holds `share` until it is sent, and is refused if there is no room.
+fn document(
+    a2a: &A2a,
+    request: &Request<Body>,
+    document: Bytes,
+    share: Option<Share<Text>>,
+) -> Result<Response, Refusal> {
+    let budget = a2a.door.client_budget(request.extensions());
+    let document = door::charged_large(&budget, document).map_err(refusal_of)?;
+    Ok(json_response(
+        StatusCode::OK,
+        holding_bytes(share, document),
+    ))
 }
 
 fn claim(segments: Segments) -> Result<Announcement, Refusal> {

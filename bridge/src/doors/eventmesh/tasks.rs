@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::budget::{Charge, ClientBudget};
-use crate::calls::CallError;
 use crate::calls::failure::{Failure, Reason};
+use crate::clock;
 use crate::doors::a2a::{
-    A2a, TaskEvents, bad_request, framed, holding, internal, read_body, refusal_of,
+    A2a, TaskEvents, bad_request, framed, holding, internal, not_found, read_body, refusal_of,
 };
-use crate::doors::door::Refusal;
+use crate::doors::door::{self, Refusal};
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
@@ -115,10 +115,8 @@ async fn created(
     common.target = Target::of_path(Ok(Path(request.target_agent.clone())));
     common.timeout = Some(common.timeout.unwrap_or(SILENCE));
     let budget = common.budget.clone();
-    let params = format!(
-        r#"{{"message":{},"configuration":{{"blocking":false}}}}"#,
-        message_of(request)
-    );
+    let message = message_of(request)?;
+    let params = format!(r#"{{"message":{message},"configuration":{{"blocking":false}}}}"#);
     let task = internal::call(a2a, common, "message/send", &params).await;
     let task = task.map_err(refusal_of)?;
     let id = task.get("id").and_then(Value::as_str).map(Text::from);
@@ -138,7 +136,7 @@ async fn created(
 }
 
 /// The message for the agent: the client's text or JSON as one part, or its A2A message.
-fn message_of(request: &TaskRequest) -> String {
+fn message_of(request: &TaskRequest) -> Result<String, Refusal> {
     #[derive(Deserialize)]
     struct A2aMessage {
         #[serde(rename = "parts")]
@@ -148,20 +146,24 @@ fn message_of(request: &TaskRequest) -> String {
     }
     let raw = request.message.get();
     if object::from_slice::<A2aMessage>(raw.as_bytes()).is_ok() {
-        return raw.to_owned();
+        return Ok(raw.to_owned());
     }
     let part = match raw.as_bytes().first() {
+        Some(b'n' | b'[') => {
+            let message = "message must be a string, an object or an A2A message";
+            return Err(bad_request(&message));
+        }
         Some(b'"') => format!(r#"{{"kind":"text","text":{raw}}}"#),
         Some(b'{') => format!(r#"{{"kind":"data","data":{raw}}}"#),
         // The data of a data part must be an object.
         _ => json!({ "kind": "text", "text": raw }).to_string(),
     };
     let parents: Vec<&String> = request.parent_task_id.iter().collect();
-    format!(
+    Ok(format!(
         r#"{{"kind":"message","role":"user","messageId":"{}","referenceTaskIds":{},"parts":[{part}]}}"#,
         new_id(),
         json!(parents)
-    )
+    ))
 }
 
 /// `GET /a2a/tasks`.
@@ -197,18 +199,24 @@ fn listed(tasks: &Tasks, list: &List, budget: &ClientBudget) -> Result<Response,
     });
     let state = state.transpose()?;
     let request = |task: &Task| state.is_none_or(|state| state_name(task.status.state) == state);
-    let page = tasks.list(None, request, (PageStart::Offset(offset), limit));
-    let tasks = page.tasks.iter().map(|(id, task)| task_json(id, task));
-    let tasks: Vec<Value> = tasks.collect();
-    let list = json!({
-        "total": page.total,
-        "count": tasks.len(),
-        "limit": limit,
-        "offset": offset,
-        "hasMore": page.has_more,
-        "tasks": tasks,
+    let start = PageStart::Offset(offset);
+    let page = tasks.list(None, request, (start, limit), |id, task| {
+        task_json(id, task).to_string()
     });
-    read_document(StatusCode::OK, &list, budget)
+    let count = page.tasks.len();
+    let list = format!(
+        r#"{{"count":{count},"hasMore":{},"limit":{limit},"offset":{offset},"tasks":[{}],"total":{}}}"#,
+        page.continues_after.is_some(),
+        page.tasks.join(","),
+        page.total
+    );
+    let list = Bytes::from(list);
+    let body = match count {
+        // Otherwise a client could not get past a large task.
+        1 => door::charged_large(budget, list),
+        _ => door::charged(budget, list),
+    };
+    Ok(json_response(StatusCode::OK, body.map_err(refusal_of)?))
 }
 
 /// `GET /a2a/tasks/{task}`.
@@ -222,7 +230,7 @@ pub(super) async fn read(
     let found = async {
         let _held = admitted?;
         let (id, task) = task(&a2a, name).await?;
-        read_document(StatusCode::OK, &task_json(&id, &task), &budget)
+        one_task(StatusCode::OK, &task_json(&id, &task), &budget)
     };
     let response = found.await;
     answered(&a2a, &request, response)
@@ -243,18 +251,15 @@ pub(super) async fn wait(
         let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad_request(&error))?;
         let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
-        match at_rest(&a2a, &id, max_wait).await {
-            Some(Some(task)) => read_document(StatusCode::OK, &task_json(&id, &task), &budget),
-            Some(None) => Err(refusal_of(not_found(&id))),
+        let (status, task) = match at_rest(&a2a, &id, max_wait).await {
+            Some(Some(task)) => (StatusCode::OK, task),
+            Some(None) => return Err(refusal_of(not_found(&id))),
             None => {
                 let task = a2a.settings.tasks.get(&id).unwrap_or(task);
-                Ok(document(
-                    StatusCode::ACCEPTED,
-                    &task_json(&id, &task),
-                    &budget,
-                ))
+                (StatusCode::ACCEPTED, task)
             }
-        }
+        };
+        one_task(status, &task_json(&id, &task), &budget)
     };
     a2a.answered(HttpPath::A2aTasks, waited.await, dialect)
 }
@@ -392,10 +397,6 @@ async fn task(
     Ok((name.into(), task))
 }
 
-fn not_found(id: &str) -> Failure {
-    Failure::new(Reason::TaskNotFound, format!("there is no task {id:?}"))
-}
-
 /// Checks that a request may read tasks. Returns the charge for its head, and its share of the client's limit.
 fn admit(a2a: &A2a, request: &Request<Body>) -> Result<(Charge, Share<Text>), Refusal> {
     let charge = a2a.door.check_in(request)?;
@@ -413,12 +414,13 @@ fn answered(a2a: &A2a, request: &Request<Body>, response: Result<Response, Refus
 /// A task in the form of EventMesh.
 fn task_json(id: &str, task: &Task) -> Value {
     let state = task.status.state;
+    let updated = clock::rfc3339(clock::since_1970(task.updated));
     let mut shown = json!({
         "taskId": id,
         "targetAgent": task.agent.as_str(),
         "contextId": task.context.as_str(),
         "state": state_name(state),
-        "updatedAt": task.status.timestamp.as_str(),
+        "updatedAt": updated.as_str(),
         "data": data(task),
     });
     let parts = task
@@ -485,16 +487,10 @@ fn state_name(state: TaskState) -> &'static str {
     }
 }
 
-/// The response to a request that only reads. Its body is charged until it is sent, and refused if there is no room.
-fn read_document(
-    status: StatusCode,
-    value: &Value,
-    budget: &ClientBudget,
-) -> Result<Response, Refusal> {
-    let held = budget.hold(Bytes::from(value.to_string()));
-    let body =
-        held.map_err(|spent| refusal_of(Failure::call(&CallError::Exhausted(spent.into()))))?;
-    Ok(json_response(status, body))
+/// The response to a request that reads one task.
+fn one_task(status: StatusCode, task: &Value, budget: &ClientBudget) -> Result<Response, Refusal> {
+    let body = door::charged_large(budget, Bytes::from(task.to_string()));
+    Ok(json_response(status, body.map_err(refusal_of)?))
 }
 
 /// The response to a request that has done something. Its body is charged also if it exceeds the budget.

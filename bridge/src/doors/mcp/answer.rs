@@ -94,7 +94,7 @@ impl McpRequest<'_> {
     ) -> Response {
         let running = Arc::clone(&self.running);
         if running.token().is_cancelled() {
-            return self.cancelled();
+            return self.failed(&cancelled());
         }
         let called = Box::pin(self.common.call(self.unit.clone(), self.call, options)).await;
         if let Err(error) = &called
@@ -112,7 +112,7 @@ impl McpRequest<'_> {
         let asked = called.as_ref().ok().filter(|_| is_askable);
         let asked = asked.map(|answer| Asked::new(&self, answer));
         let (mode, is_cacheable) = (self.mode, CACHEABLE_METHODS.contains(&self.method.as_str()));
-        let cancelled = running.token().clone().cancelled_owned();
+        let until_cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
         let parts = AnswerParts::of(called)
             .into_stream()
@@ -129,7 +129,7 @@ impl McpRequest<'_> {
             .inspect(move |_| {
                 let _ = &running;
             })
-            .take_until(cancelled);
+            .take_until(until_cancelled);
         let results = self.is_in_lasting_session().then_some(&self.common.results);
         let parts = Continued::new(parts, results.cloned());
         match asked {
@@ -194,13 +194,8 @@ impl McpRequest<'_> {
                 Some(status) => refusal(status, &Failure::call(&error), &self.recipient),
                 None => self.error(&Failure::call(&error)),
             },
-            None => self.cancelled(),
+            None => self.error(&cancelled()),
         }
-    }
-
-    fn cancelled(&self) -> Response {
-        let message = "the client has cancelled this request";
-        self.error(&Failure::new(Reason::Cancelled, message))
     }
 
     /// A stream without an initial message. Clients of revisions with resumable streams get an event id.
@@ -264,23 +259,39 @@ impl McpRequest<'_> {
         response
     }
 
-    /// The response for a result without a call, with the members that the revision requires.
+    /// The response for a result without a call.
     pub(super) fn result(&self, result: &str) -> Response {
+        match self.common.charged(self.body_of(result)) {
+            Ok(body) => self.without_call(body),
+            Err(failure) => self.failed(&failure),
+        }
+    }
+
+    /// The same after something was done: its result must not be refused.
+    pub(super) fn result_of_change(&self, result: &str) -> Response {
+        self.without_call(self.common.budget.replace(self.body_of(result)))
+    }
+
+    fn without_call(&self, body: Bytes) -> Response {
+        self.note(ANSWERED);
+        self.whole(body)
+    }
+
+    /// A response with this result, with the members that the revision requires.
+    fn body_of(&self, result: &str) -> Bytes {
         let body = jsonrpc::result(self.recipient.id(), result);
-        let body = match self.mode {
+        match self.mode {
             ProtocolMode::Sessions => body,
             ProtocolMode::Stateless { .. } => {
                 completed(&body, CACHEABLE_METHODS.contains(&self.method.as_str()))
             }
-        };
-        match self.common.charged(body) {
-            Ok(body) => {
-                self.note(ANSWERED);
-                self.whole(body)
-            }
-            Err(failure) => self.failed(&failure),
         }
     }
+}
+
+/// The failure of a request that its client has cancelled.
+fn cancelled() -> Failure {
+    Failure::new(Reason::Cancelled, "the client has cancelled this request")
 }
 
 /// Source: MCP 2026-07-28, streamable HTTP.

@@ -394,7 +394,7 @@ impl<'a> McpRequest<'a> {
             Err(error) => return self.failed(&Failure::call(&error)),
         };
         let session = Session::new(revision, params.abilities(), random);
-        let mut response = self.result(&profile.initialized(revision));
+        let mut response = self.result_of_change(&profile.initialized(revision));
         if let Ok(id) = HeaderValue::try_from(session.id().as_str()) {
             response.headers_mut().insert(SESSION, id);
         }

@@ -33,7 +33,6 @@ use crate::doors::door::Refusal;
 use crate::http::sse::{self, Frame, frames_response};
 use crate::results::{Author, OpenedCall, RecordedPart, Results};
 
-/// The header of a client that resumes a stream.
 /// Maximum number of frames that wait for a client.
 const FRAMES: usize = 16;
 /// How long a client may take to read one frame while its answer is recorded.

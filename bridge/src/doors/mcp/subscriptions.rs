@@ -20,8 +20,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, oneshot};
 use tokio::time::sleep;
 
 use super::envelope::{Params, text};
@@ -332,16 +332,12 @@ impl McpRequest<'_> {
         if self.method == "resources/unsubscribe" {
             return match mcp.relay.unsubscribe(&caller, &subscription).await {
                 // The agent knows only one client, the bridge: its other clients would get no more changes.
-                Ok(true) => self.result("{}"),
-                Ok(false) => {
-                    let response = self.forwarded().await;
-                    mcp.subscribe_again(&caller, &subscription).await;
-                    response
-                }
+                Ok(true) => self.result_of_change("{}"),
+                Ok(false) => self.unsubscribed(subscription).await,
                 Err(error) => self.failed(&error.refusal().1),
             };
         }
-        let results = &mcp.door.results;
+        let results = Arc::clone(&mcp.door.results);
         let is_renewal = results.has_subscription(&subscription);
         let count = results.subscriptions_of(&subscription.subscriber).len();
         if count >= MAX_RESOURCES && !is_renewal {
@@ -354,8 +350,28 @@ impl McpRequest<'_> {
         let (response, is_refused) = refused(self.forwarded().await).await;
         // After a failed renewal, the agent may still have the earlier subscription.
         if is_refused && !is_renewal {
-            mcp.unsubscribe(&caller, &subscription).await;
+            let ended = async move { mcp.unsubscribe(&caller, &subscription).await };
+            // The client may disconnect meanwhile. A panic has been logged.
+            drop(results.spawn(ended).await);
         }
+        response
+    }
+
+    /// Tells the agent that the last of its clients has unsubscribed.
+    async fn unsubscribed(self, subscription: Subscription) -> Response {
+        let (mcp, caller) = (Arc::clone(self.mcp), self.common.caller.clone());
+        let results = Arc::clone(&mcp.door.results);
+        let (asked, is_asked) = oneshot::channel::<()>();
+        let again = results.spawn(async move {
+            // Nothing is ever sent, so this is always an error: the agent has answered, or the client has disconnected.
+            // In both cases the agent gets the request.
+            let _ = is_asked.await;
+            mcp.subscribe_again(&caller, &subscription).await;
+        });
+        let response = self.forwarded().await;
+        drop(asked);
+        // A panic has been logged.
+        drop(again.await);
         response
     }
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::{StatusCode, request};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::account::Line;
 use crate::budget::ClientBudget;
@@ -25,6 +25,7 @@ use crate::calls::pending::Form;
 use crate::calls::question::Abilities;
 use crate::calls::{self, Answer, CallError, Calls, NoAnswer, Prepared, RequestState, SentCalls};
 use crate::clock;
+use crate::doors::door;
 use crate::http::negotiate::Accepts;
 use crate::http::respond::json_response;
 use crate::http::sse;
@@ -174,12 +175,13 @@ impl Common {
         let mut prepared = self.calls.prepare(request, client, budget)?;
         let opened = self.opened(call, (task, session, skill), &prepared);
         let has_one_part = opened.as_ref().is_some_and(OpenedCall::has_one_part);
-        if let Some(opened) = opened
-            && Box::pin(self.results.open_call(self.call, opened)).await
-        {
-            let results = &self.results;
-            let recorded = results.recorded_elsewhere(&self.calls, self.call, has_task);
-            prepared.set_followed(has_one_part, recorded);
+        if let Some(opened) = opened {
+            let opening = Box::pin(self.results.open_call(self.call, opened));
+            if let Ok(true) = timeout_at(prepared.deadline().into(), opening).await {
+                let results = &self.results;
+                let recorded = results.recorded_elsewhere(&self.calls, self.call, has_task);
+                prepared.set_followed(has_one_part, recorded);
+            }
         }
         let answer = prepared.publish().await?;
         Ok(answer.counted_by(&self.sent_calls))
@@ -241,22 +243,25 @@ impl Common {
             self.note_refusal(failure.reason_code());
         }
         let result = answered.map(|result| jsonrpc::result(query.id.get(), &result));
-        let charged = result.and_then(|result| self.charged(result));
+        let charged = result.and_then(|result| match method.is_change() {
+            // Something was done: its result must not be refused.
+            true => Ok(self.budget.replace(result)),
+            false => self.charged(result),
+        });
         Some(charged.unwrap_or_else(|failure| failure.render(&Recipient::of(unit))))
     }
 
-    /// Charges a document that the bridge makes itself, until it is sent. A small batch may ask for many large ones.
+    /// Charges a document, see [`door::charged`]. A small batch may ask for many large ones.
     pub(in crate::doors) fn charged(&self, document: Bytes) -> Result<Bytes, Failure> {
-        let charged = self.budget.hold(document);
-        charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))
+        door::charged(&self.budget, document)
     }
 
     /// Publishes a notification. Unless they set earlier ones, all notifications of a batch share one deadline.
     pub(in crate::doors) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
         let request = self.request(unit, Some(self.call))?;
-        self.calls.notify(request).await?;
-        self.sent_calls.add();
-        Ok(())
+        // It may arrive although it is not confirmed, or not everywhere.
+        let handed_over = || self.sent_calls.add();
+        self.calls.notify_with(request, handed_over).await
     }
 
     fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {

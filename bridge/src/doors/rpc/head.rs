@@ -49,12 +49,13 @@ pub(super) fn unpublished_status(error: &CallError) -> StatusCode {
         | CallError::Drained
         | CallError::HandedOff
         | CallError::SlowCaller
+        | CallError::AnswerDropped
         | CallError::BadAnswer(_)
         | CallError::Undeliverable(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
-/// The status for a call that was refused before anything was sent, if a retry may succeed.
+/// The status for a call whose request was not sent, if a retry may succeed.
 pub(in crate::doors) fn status_of(error: &CallError) -> Option<StatusCode> {
     match error {
         CallError::Draining => Some(StatusCode::SERVICE_UNAVAILABLE),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
-use a2abus_plugin::{Hint, Limits, Text, decode};
+use a2abus_plugin::{Text, Unit, decode};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -33,7 +33,7 @@ use crate::calls::failure::{Failure, Reason, Recipient, SOON};
 use crate::clock;
 use crate::doors::door::{Answering, Door, IDEMPOTENCY_KEY, Refusal};
 use crate::http::respond::RETRY_AFTER_SECONDS;
-use crate::http::sse;
+use crate::http::{negotiate, sse};
 use crate::metrics::{HttpPath, IdempotencyOutcome as Outcome};
 use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
 use crate::state::{STORED, StateError};
@@ -42,6 +42,8 @@ use crate::state::{STORED, StateError};
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The longest key, in characters.
 const MAX_KEY: usize = 255;
+/// How long the claim of a key may take if the timeout of its caller has nearly passed.
+const CLAIMED: Duration = Duration::from_millis(100);
 /// How much longer than its call the answer to a request may take, including clock differences between replicas.
 const MARGIN: Duration = Duration::from_secs(5);
 /// Maximum number of pieces of a stream that wait for a slow caller.
@@ -84,9 +86,8 @@ pub(super) async fn answered(
         }
         Ok(Some(key)) => Box::pin(answered_once(door, path, *request, &key, work)).await,
         Err(refusal) => {
-            let limits = door.calls.rules().limits;
-            let id = id_of(&request.body, &request.common.hint, &limits);
-            Err((refusal, id))
+            let unit = only_unit(door, &request.common, &request.body);
+            Err((refusal, unit.and_then(id_of)))
         }
     }
 }
@@ -102,17 +103,20 @@ async fn answered_once(
     key: &str,
     work: impl FnOnce(Common, Parts, Bytes) -> Answering,
 ) -> Result<Response, (Refusal, Option<Text>)> {
-    let limits = door.calls.rules().limits;
-    let patient = PatientRequest::of(path, &common, &body, &limits);
-    let path = head.uri.path_and_query().map_or("", |path| path.as_str());
+    let unit = only_unit(door, &common, &body);
+    let message = unit.as_ref().filter(|_| !common.is_event);
+    let timeout = message.map_or(common.timeout, |unit| common.timeout_of(unit));
+    let until = common.arrived + door.calls.timeout_for(timeout);
+    let patient = message.and_then(|unit| PatientRequest::of(path, &common, unit));
+    // The unit is not held while the agent works.
+    let id = unit.and_then(id_of);
     let longest = door.calls.longest() + MARGIN;
     let mut claim = Claim {
-        digest: digest_of([head.method.as_str().as_bytes(), path.as_bytes(), &body]),
+        digest: digest_of_request(&head, &body),
         call: common.call.to_string().into(),
         until: clock::milliseconds(clock::now() + longest),
     };
     let key = key_of(&common.caller, key);
-    let until = Instant::now() + door.calls.timeout_for(common.timeout);
     let state = Box::pin(claim_key(door, &key, (&mut claim, longest), until)).await;
     common.key = Some(Text::from(key.as_str()));
     // If the claim has used up the time, the call fails like any other.
@@ -142,17 +146,50 @@ async fn answered_once(
             common.note_refusal("replayed");
             Ok(response)
         }
-        Ok(other) => Err((refused(&other), id_of(&body, &common.hint, &limits))),
-        Err(refusal) => Err((refusal, id_of(&body, &common.hint, &limits))),
+        Ok(other) => Err((refused(&other), id)),
+        Err(refusal) => Err((refusal, id)),
     }
 }
 
-/// The id of the one JSON-RPC request of a body.
-fn id_of(body: &Bytes, hint: &Hint, limits: &Limits) -> Option<Text> {
-    match Framed::of(body, decode(body, hint, limits)) {
-        Framed::One(Ok(unit)) => Some(unit.json_rpc?.id?.token().clone()),
-        _ => None,
+/// The unit of a body that has only one.
+fn only_unit(door: &Door, common: &Common, body: &Bytes) -> Option<Unit> {
+    let units = decode(body, &common.hint, &door.calls.rules().limits);
+    match Framed::of(body, units) {
+        Framed::One(unit) => unit.ok(),
+        Framed::Batch(_) | Framed::Lines => None,
     }
+}
+
+/// The id of a JSON-RPC request.
+fn id_of(unit: Unit) -> Option<Text> {
+    Some(unit.json_rpc?.id?.token().clone())
+}
+
+/// The hash of everything that makes a request another one: method, path, body, and the attributes of a CloudEvent in
+/// binary mode.
+fn digest_of_request(head: &Parts, body: &[u8]) -> Text {
+    let path = head.uri.path_and_query().map_or("", |path| path.as_str());
+    let (method, path) = (head.method.as_str().as_bytes(), path.as_bytes());
+    if negotiate::is_binary_event(&head.headers) {
+        return digest_of([method, path, body, &attributes_of(&head.headers)]);
+    }
+    digest_of([method, path, body])
+}
+
+/// The attributes of a CloudEvent in binary mode, except those that clients may set anew for each attempt.
+fn attributes_of(headers: &HeaderMap) -> Vec<u8> {
+    let attributes = headers.iter().filter(|(name, _)| {
+        let name = name.as_str().strip_prefix("ce-");
+        name.is_some_and(|name| !["id", "time"].contains(&name))
+    });
+    // Neither names nor values contain line ends.
+    let line = |(name, value): (&HeaderName, &HeaderValue)| {
+        let line: [&[u8]; 4] = [name.as_str().as_bytes(), b":", value.as_bytes(), b"\n"];
+        line.concat()
+    };
+    let mut lines: Vec<Vec<u8>> = attributes.map(line).collect();
+    lines.sort_unstable();
+    lines.concat()
 }
 
 /// A claim that may have been recorded. It is released if the caller disconnects before that is known, or if it stays
@@ -191,7 +228,7 @@ async fn claim_key(
             claimed: Some((key.to_owned(), claim.call.clone())),
         };
         let left = until.saturating_duration_since(Instant::now());
-        let state = results.claim(key, claim, left.max(STORED)).await;
+        let state = results.claim(key, claim, left.max(CLAIMED)).await;
         // After any other error the claim may be stored.
         if matches!(&state, Ok(_) | Err(StateError::Unread { .. })) {
             unknown.claimed = None;
@@ -297,25 +334,22 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 // === impl PatientRequest ===
 
 impl PatientRequest {
-    /// The request of a body; `None` if its answer may come in parts, or its caller waits as long as any call may take.
-    fn of(path: HttpPath, common: &Common, body: &Bytes, limits: &Limits) -> Option<Self> {
+    /// The request of a message; `None` if its answer may come in parts, or its caller waits as long as any call may
+    /// take.
+    fn of(path: HttpPath, common: &Common, unit: &Unit) -> Option<Self> {
         // Other paths answer with tasks and streams, which have deadlines of their own.
-        let is_rpc = matches!(path, HttpPath::Rpc | HttpPath::RpcAgent);
-        if common.is_event || !is_rpc {
+        if !matches!(path, HttpPath::Rpc | HttpPath::RpcAgent) {
             return None;
         }
-        let Framed::One(Ok(unit)) = Framed::of(body, decode(body, &common.hint, limits)) else {
-            return None;
-        };
         let message = unit.json_rpc.as_ref()?;
         let is_whole = matches!(message.body, RpcBody::Call { streaming: false })
             && message.id.is_some()
             && message.progress.is_none()
             && matches!(message.dialect, Dialect::JsonRpc | Dialect::Mcp);
-        let requested = common.timeout_of(&unit);
+        let requested = common.timeout_of(unit);
         let timeout = common.calls.timeout_for(requested);
         (is_whole && timeout < common.calls.patience(requested)).then(|| Self {
-            recipient: Recipient::of(&unit),
+            recipient: Recipient::of(unit),
             method: unit.method().map(Text::from).unwrap_or_default(),
             timeout,
         })
@@ -458,7 +492,11 @@ impl ClaimedRequest {
             waiting,
             ..
         } = collected;
-        let whole = whole.freeze();
+        let mut whole = whole.freeze();
+        if document.is_some() {
+            // Its pieces, which were charged, are dropped.
+            whole = self.common.budget.replace(whole);
+        }
         let mut kept = pin!(self.keep(&head, charge.is_some().then_some(&*whole)));
         let is_kept = timeout(STORED, &mut kept).await.is_ok();
         let Some(to_caller) = document else {
@@ -621,8 +659,17 @@ fn call_in(headers: &HeaderMap) -> Option<CallId> {
     calls.split(',').next()?.trim().parse().ok()
 }
 
+/// The body of a stored response. All replays share it, because they are not charged.
+struct StoredBody(Text);
+
+impl AsRef<[u8]> for StoredBody {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
 fn replayed(stored_response: &StoredResponse) -> Response {
-    let body = Bytes::copy_from_slice(stored_response.body.as_bytes());
+    let body = Bytes::from_owner(StoredBody(stored_response.body.clone()));
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = StatusCode::from_u16(stored_response.status).unwrap_or_default();
     let headers = response.headers_mut();
@@ -661,6 +708,44 @@ mod tests {
             body,
             pieces,
         )
+    }
+
+    #[tokio::test]
+    async fn all_replays_of_an_answer_share_its_body() {
+        let stored_response = StoredResponse {
+            status: 200,
+            headers: Vec::new(),
+            body: Text::from("x".repeat(1_000)),
+        };
+        for _ in 0..2 {
+            let body = replayed(&stored_response).into_body();
+            let piece = body.into_data_stream().next().await.unwrap().unwrap();
+            assert_eq!(piece, stored_response.body.as_bytes());
+            assert_eq!(piece.as_ptr(), stored_response.body.as_ptr());
+        }
+    }
+
+    #[test]
+    fn an_event_in_binary_mode_is_another_request_with_other_attributes() {
+        let digest = |headers: &[(&'static str, &'static str)]| {
+            let mut request = http::Request::post("/rpc");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            digest_of_request(&request.body(()).unwrap().into_parts().0, b"{}")
+        };
+        let (version, a) = (("ce-specversion", "1.0"), ("ce-targetagent", "a"));
+        let event = digest(&[version, a, ("ce-id", "1"), ("ce-time", "1")]);
+        for same in [
+            &[a, version, ("ce-id", "2")][..],
+            &[version, a, ("traceparent", "t")],
+        ] {
+            assert_eq!(digest(same), event, "{same:?}");
+        }
+        assert_ne!(digest(&[version, ("ce-targetagent", "b")]), event);
+        assert_ne!(digest(&[version]), event);
+        // The headers of other requests do not count.
+        assert_eq!(digest(&[a]), digest(&[]));
     }
 
     fn rest(collected: CollectedBody, pieces: mpsc::Sender<BodyChunk>) -> UnreadPieces {

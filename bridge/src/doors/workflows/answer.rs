@@ -281,6 +281,15 @@ impl Problem {
         .counted()
     }
 
+    /// The execution has run, and its record was removed for lack of memory.
+    pub(super) fn forgotten(execution_id: &str) -> Self {
+        let message = format!(
+            "the execution {execution_id} has run, and its record was removed because memory was full; to run it again, give it a new executionId"
+        );
+        let codes = ("ExecutionError", "record_removed");
+        Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store).counted()
+    }
+
     pub(super) fn draining() -> Self {
         let message = "the executor is shutting down; try again later, or at another replica";
         let codes = ("ExecutionError", "draining");

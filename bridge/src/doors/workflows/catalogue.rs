@@ -67,7 +67,7 @@ fn api_call() -> Value {
         json!({
             "method": {"enum": ["GET", "POST", "PUT", "DELETE", "PATCH"]},
             "url": {"type": "string", "description": "Absolute; {/workflow/...} after the host stands for a value."},
-            "outputPath": path("Where the body of the answer goes."),
+            "outputPath": output("Where the body of the answer goes."),
             "headers": {"type": "object", "description": "Text, {\"path\": ...}, or {\"credentialRef\": {\"id\": ...}}."},
             "body": {"description": "JSON, in which {\"path\": ...} and paths stand for values."},
             "timeout": {"type": "integer", "minimum": 1_000, "maximum": 300_000, "default": 30_000},
@@ -83,9 +83,9 @@ fn filter_data() -> Value {
     );
     object(
         json!({
-            "inputPath": path("An array."),
+            "inputPath": input("An array."),
             "conditions": {"type": "array", "items": condition},
-            "outputPath": path("Where the array goes."),
+            "outputPath": output("Where the array goes."),
         }),
         &["inputPath", "conditions", "outputPath"],
     )
@@ -94,10 +94,10 @@ fn filter_data() -> Value {
 fn transform_data() -> Value {
     object(
         json!({
-            "inputPath": path("An array; for select an object, too."),
+            "inputPath": input("An array; for select an object, too."),
             "transform": {"enum": ["map", "sort", "group", "aggregate", "select"]},
-            "config": {"type": "object", "description": "sort: field, order or by; select: field or fields; map: field, fields or template; group: field; aggregate: field and function, aggregations, groupBy."},
-            "outputPath": path("Where the result goes."),
+            "config": {"type": "object", "description": "sort: field, order or by; select: field or fields; map: field, fields or template; group: field; aggregate: operation and field, or aggregations; groupBy."},
+            "outputPath": output("Where the result goes."),
         }),
         &["inputPath", "transform", "outputPath"],
     )
@@ -105,7 +105,7 @@ fn transform_data() -> Value {
 
 fn conditional() -> Value {
     let condition = object(
-        json!({"path": path("What is compared."), "operator": {"enum": operators(&["exists", "empty", "isEmpty"])}, "value": {}}),
+        json!({"path": input("What is compared."), "operator": {"enum": operators(&["exists", "empty", "isEmpty"])}, "value": {}}),
         &["path", "operator"],
     );
     object(
@@ -117,9 +117,9 @@ fn conditional() -> Value {
 fn repeat() -> Value {
     object(
         json!({
-            "inputPath": path("An array; its elements are /workflow/item in turn."),
+            "inputPath": input("An array; its elements are /workflow/item in turn."),
             "operations": ids(),
-            "outputPath": path("Where the values of the turns go."),
+            "outputPath": output("Where the values of the turns go."),
         }),
         &["inputPath", "operations"],
     )
@@ -128,7 +128,7 @@ fn repeat() -> Value {
 fn store_data() -> Value {
     object(
         json!({
-            "inputPath": path("What is kept."),
+            "inputPath": input("What is kept."),
             "storage": {"enum": Storage::ALL.iter().map(|storage| storage.as_str()).collect::<Vec<_>>()},
             "key": {"type": "string", "minLength": 1, "maxLength": 256},
         }),
@@ -139,9 +139,9 @@ fn store_data() -> Value {
 fn merge_data() -> Value {
     object(
         json!({
-            "sources": {"type": "array", "items": path("A value.")},
+            "sources": {"type": "array", "items": input("A value.")},
             "strategy": {"enum": Strategy::ALL.iter().map(|strategy| strategy.as_str()).collect::<Vec<_>>()},
-            "outputPath": path("Where the result goes."),
+            "outputPath": output("Where the result goes."),
         }),
         &["sources", "strategy", "outputPath"],
     )
@@ -152,7 +152,14 @@ fn object(properties: Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-fn path(description: &str) -> Value {
+/// A path that is read. It may begin with a storage.
+fn input(description: &str) -> Value {
+    let pattern = r"^/(workflow/|(localStorage|sessionStorage)[/\[])";
+    json!({"type": "string", "pattern": pattern, "description": description})
+}
+
+/// A path that is written to.
+fn output(description: &str) -> Value {
     json!({"type": "string", "pattern": "^/workflow/", "description": description})
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use a2abus_executor::{Agent, Json, Limit, Record, Refusal, Started, StoreError, Usage};
+use a2abus_executor::{Agent, Json, Limit, Record, Refusal, StoreError, Usage};
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -11,7 +11,7 @@ use super::RestState;
 use super::answer::{self, Problem, replayed, value};
 use super::request::{self, WaitMode};
 use crate::http::respond::json_response;
-use crate::workflows::NotBegun;
+use crate::workflows::{Begun, NotBegun};
 
 // === impl RestState ===
 
@@ -34,19 +34,18 @@ impl RestState {
     ) -> Result<Response, Problem> {
         let (request, wait) = request::execute(body)?;
         loop {
-            match self.workflows.begin(agent, request.clone()).await {
-                Ok(Started::New(execution)) => {
-                    let run = self.workflows.run(agent, execution, drop);
+            match self.workflows.start(agent, request.clone()).await {
+                Ok(Begun::New(run)) => {
                     if wait == WaitMode::Not {
                         return Ok(accepted(run.execution_id()));
                     }
                     let record = run.ended().await.ok_or_else(Problem::draining)?;
                     return Ok(self.whole(agent, record, Record::answer).await);
                 }
-                Ok(Started::Running(follow)) if wait == WaitMode::Not => {
+                Ok(Begun::Running(follow)) if wait == WaitMode::Not => {
                     return Ok(replayed(accepted(follow.execution_id())));
                 }
-                Ok(Started::Running(follow)) => match follow.ended().await {
+                Ok(Begun::Running(follow)) => match follow.ended().await {
                     Some(record) => {
                         return Ok(replayed(self.whole(agent, record, Record::answer).await));
                     }
@@ -54,7 +53,7 @@ impl RestState {
                     // The earlier execution was refused or abandoned, so this one can start.
                     None => {}
                 },
-                Ok(Started::Finished(record)) => {
+                Ok(Begun::Finished(record)) => {
                     return Ok(replayed(self.whole(agent, record, Record::answer).await));
                 }
                 Err(NotBegun::Refused(Refusal::Busy(most))) => {
@@ -81,11 +80,11 @@ impl RestState {
         query: Option<&str>,
     ) -> Result<Response, Problem> {
         let listing = request::listing(query)?;
-        let executor = self.workflows.executor();
-        let records = executor
-            .records(agent.id(), listing.status, listing.most)
-            .await
-            .map_err(|error| self.store(&error))?;
+        let (executor, id) = (self.workflows.executor().clone(), agent.id().clone());
+        let query = async move { executor.records(&id, listing.status, listing.most).await };
+        let records = self.workflows.ask(agent, query).await;
+        let records = records.ok_or_else(Problem::draining)?;
+        let records = records.map_err(|error| self.store(&error))?;
         let list: Vec<Json> = records.iter().map(Record::summary).collect();
         let count = list.len();
         let answer = Json::object([("executions", Json::from(list)), ("count", count.into())]);
@@ -170,6 +169,7 @@ fn problem(not_begun: &NotBegun) -> Problem {
             Problem::failure(failure)
         }
         NotBegun::Refused(Refusal::Conflict(id)) => Problem::conflict(id),
+        NotBegun::Refused(Refusal::Forgotten(id)) => Problem::forgotten(id),
         NotBegun::Refused(error) => {
             tracing::error!(
                 error = error as &dyn std::error::Error,

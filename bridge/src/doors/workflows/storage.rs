@@ -16,8 +16,10 @@ use super::answer::{Problem, value};
 impl RestState {
     pub(super) async fn list(&self, agent: &Agent, storage: Storage) -> Result<Response, Problem> {
         permit(agent, storage)?;
-        let executor = self.workflows.executor();
-        let values = executor.list_stored(agent.id(), storage).await;
+        let (executor, id) = (self.workflows.executor().clone(), agent.id().clone());
+        let query = async move { executor.list_stored(&id, storage).await };
+        let values = self.workflows.ask(agent, query).await;
+        let values = values.ok_or_else(Problem::draining)?;
         let values = values.map_err(|error| self.store(&error))?;
         let members = |StoredValue {
                            session,

@@ -8,7 +8,7 @@ use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
 use bytes::Bytes;
 
-use super::client::{AnswerForm, Envelope, Progress, WorkflowClient, identity_of_call};
+use super::client::{AnswerForm, Envelope, Progress, WorkflowClient, identity, identity_of_call};
 use super::refused::WorkflowRefusal;
 use crate::calls::reply_address;
 use crate::pipeline::claims::is_of_http_caller;
@@ -295,6 +295,18 @@ fn name_of_call(id: &Json) -> Option<Text> {
         Json::String(text) => Some(text.clone()),
         number if number.as_number().is_some() => Some(number.to_string().into()),
         _ => None,
+    }
+}
+
+// === impl Cancel ===
+
+impl Cancel {
+    /// The name under which other replicas find the request of this cancel. It depends on the binding, because a cancel
+    /// must not end a request of another binding.
+    pub(super) fn shared_name(&self, binding: &str) -> Text {
+        let names = [binding, self.name.as_str()].into_iter();
+        let names = names.chain(self.requester.as_deref());
+        identity(names.map(str::as_bytes))
     }
 }
 

@@ -29,6 +29,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Maximum number of incomplete workflows of a binding.
 const MAX_OPEN: usize = 256;
+/// How often a workflow is parsed to learn whether it lacks line 0: once for each different `beginExecution` line. It is
+/// parsed on the task that serves the binding, so a sender must not be able to repeat that at will.
+const MAX_CHECKS: u32 = 4;
 
 /// The incomplete workflows.
 #[derive(Debug)]
@@ -89,6 +92,8 @@ struct Assembly {
     over: Option<Over>,
     /// Whether operations were missing although all lines from 1 were there. Then only line 0 completes the workflow.
     is_lacking: bool,
+    /// How often the workflow was parsed to find that out.
+    checks: u32,
 }
 
 /// Why an assembly takes no further lines.
@@ -182,8 +187,7 @@ impl Assemblies {
             };
         }
         assembly.held.push(held);
-        assembly.begin = Some(job);
-        assembly.is_lacking = false;
+        assembly.begin_with(job);
         self.if_whole(&key)
     }
 
@@ -358,7 +362,20 @@ impl Assembly {
             touched: now,
             over: None,
             is_lacking: false,
+            checks: 0,
         }
+    }
+
+    /// Sets the `beginExecution` line. A repeated one changes nothing.
+    fn begin_with(&mut self, job: Box<Job>) {
+        let known = self.begin.as_ref();
+        let is_same = known.is_some_and(|known| {
+            known.workflow == job.workflow && known.client.seq == job.client.seq
+        });
+        if !is_same {
+            self.is_lacking = self.checks >= MAX_CHECKS;
+        }
+        self.begin = Some(job);
     }
 
     /// When it times out.
@@ -419,6 +436,7 @@ impl Assembly {
             return false;
         }
         // Some clients count from 1. Then only the workflow itself shows that there is no line 0.
+        self.checks += 1;
         self.is_lacking = !self.defines_its_operations(limits);
         !self.is_lacking
     }
@@ -485,5 +503,85 @@ impl Assembly {
             job,
             held: self.held,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::{AnswerForm, Progress};
+    use super::*;
+
+    fn client(seq: i64) -> WorkflowClient {
+        WorkflowClient {
+            identity: format!("line-{seq}").into(),
+            source: Text::from_static("/reporter"),
+            requester: None,
+            reply_to: None,
+            progress: Progress::Nowhere,
+            address_refused: None,
+            form: AnswerForm::Events,
+            collaboration_id: Some(Text::from_static("c-1")),
+            call_id: None,
+            key: None,
+            correlation: None,
+            deadline: None,
+            seq: Some(seq),
+            trace: Vec::new(),
+            headers: Vec::new(),
+        }
+    }
+
+    fn begin(seq: i64, order: &str) -> Box<Job> {
+        let line = format!(
+            r#"{{"type":"beginExecution","executionId":"e-1","operationOrder":["{order}"]}}"#
+        );
+        Box::new(Job {
+            action: Action::Execute,
+            workflow: line.into(),
+            input: Object::default(),
+            on_error: OnError::default(),
+            strictness: Strictness::default(),
+            client: client(seq),
+            is_begin_line: true,
+            execution_id: None,
+        })
+    }
+
+    #[test]
+    fn a_begin_line_is_checked_once_however_often_it_is_sent() {
+        let limits = WorkflowLimits::default();
+        let mut assembly = Assembly::new();
+        let line =
+            r#"{"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":1}}}"#;
+        assembly.lines.push(Line {
+            client: client(1),
+            body: Bytes::from_static(line.as_bytes()),
+        });
+        for _ in 0..10 {
+            assembly.begin_with(begin(2, "missing"));
+            assert!(!assembly.is_whole(&limits));
+        }
+        assert_eq!(assembly.checks, 1);
+        for number in 0..10 {
+            assembly.begin_with(begin(2, &format!("missing-{number}")));
+            assert!(!assembly.is_whole(&limits));
+        }
+        assert_eq!(assembly.checks, MAX_CHECKS);
+        // Line 0 completes it nevertheless.
+        assembly.lines.push(Line {
+            client: client(0),
+            body: Bytes::from_static(line.as_bytes()),
+        });
+        assert!(assembly.is_whole(&limits));
+
+        let mut assembly = Assembly::new();
+        assembly.lines.push(Line {
+            client: client(1),
+            body: Bytes::from_static(line.as_bytes()),
+        });
+        assembly.begin_with(begin(2, "missing"));
+        assert!(!assembly.is_whole(&limits));
+        assembly.begin_with(begin(2, "w"));
+        assert!(assembly.is_whole(&limits), "another line is checked again");
     }
 }

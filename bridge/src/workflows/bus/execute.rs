@@ -51,6 +51,10 @@ impl WorkflowBinding {
             session: job.client.collaboration_id.clone(),
             deadline: job.client.deadline,
             is_cancelled: false,
+            cancel_names: job
+                .names()
+                .map(|name| name.shared_name(&self.intake.name))
+                .collect(),
         };
         match job.action {
             Action::Validate => self.validate(&agent, request, early).await,
@@ -104,7 +108,7 @@ impl WorkflowBinding {
                 }
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(running)) => match self.wait_for(agent, running, early).await {
-                    Some(record) => return self.again(record).await,
+                    Some(outcome) => return outcome,
                     // The process that ran it has abandoned it.
                     None => continue,
                 },
@@ -175,7 +179,9 @@ impl WorkflowBinding {
             tokio::select! {
                 biased;
                 () = early.cancel.cancelled(), if !is_cancelled => {
-                    is_cancelled = self.end(agent, &id);
+                    is_cancelled = true;
+                    // It runs here, so nothing is waited for.
+                    self.end_anywhere(agent, &id).await;
                 }
                 record = &mut ended => break record,
                 () = &mut publishing, if !is_published => is_published = true,
@@ -190,10 +196,8 @@ impl WorkflowBinding {
             None if self.workflows.is_draining() => give_up(early).await,
             None => {
                 tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
-                let failure = Failure::new(
-                    FailureCode::Interrupted,
-                    "the execution failed unexpectedly",
-                );
+                let message = "the execution failed unexpectedly";
+                let failure = Failure::new(FailureCode::Interrupted, message);
                 Disposition::Answered(WorkflowAnswer::failed(&failure).of(&id))
             }
         }
@@ -210,21 +214,29 @@ impl WorkflowBinding {
         }
     }
 
-    /// Waits for an execution that is already running.
+    /// Waits for an execution that is already running; `None` if it was abandoned.
     async fn wait_for(
         &self,
         agent: &Agent,
         running: RunningElsewhere,
         early: StopSignals<'_>,
-    ) -> Option<Arc<Record>> {
-        let id = running.execution_id().clone();
+    ) -> Option<Disposition> {
+        let (id, is_here) = (running.execution_id().clone(), running.is_here());
         let mut ended = std::pin::pin!(running.ended());
-        tokio::select! {
-            biased;
-            record = &mut ended => return record,
-            () = early.cancel.cancelled() => self.end_anywhere(agent, &id).await,
+        let mut is_cancelled = false;
+        loop {
+            tokio::select! {
+                biased;
+                record = &mut ended => return Some(self.again(record?).await),
+                // Any replica that gets the request again can wait for another one; only this one may know an execution
+                // of its own.
+                () = early.stop.cancelled(), if !is_here && early.is_redeliverable => return Some(Disposition::GivenUp),
+                () = early.cancel.cancelled(), if !is_cancelled => {
+                    is_cancelled = true;
+                    self.end_anywhere(agent, &id).await;
+                }
+            }
         }
-        ended.await
     }
 
     /// The answer of an execution that has already ended.
@@ -235,13 +247,6 @@ impl WorkflowBinding {
             ProgressEvents::Ends => 1,
         };
         written(record, before).await
-    }
-
-    /// Cancels an execution. Always true, because the caller asks only once.
-    fn end(&self, agent: &Agent, execution_id: &str) -> bool {
-        let was_there = self.workflows.executor().cancel(agent.id(), execution_id);
-        tracing::debug!(binding = %self.intake.name, execution_id, was_there, "cancelled");
-        true
     }
 }
 
@@ -267,6 +272,9 @@ fn refused(refusal: &Refusal) -> WorkflowAnswer {
         Refusal::Invalid(failure) | Refusal::Expired(failure) => WorkflowRefusal::failure(failure),
         Refusal::Conflict(id) => {
             return WorkflowAnswer::refused(WorkflowRefusal::conflict(id)).of(id);
+        }
+        Refusal::Forgotten(id) => {
+            return WorkflowAnswer::refused(WorkflowRefusal::forgotten(id)).of(id);
         }
         other => {
             let failure = Failure::new(FailureCode::LimitExceeded, other.to_string());

@@ -112,6 +112,22 @@ impl WorkflowRefusal {
         )
     }
 
+    /// The execution has run, and its record was removed for lack of memory. Source: docs/protocols/a2e-workflows.md
+    /// §D45.
+    pub(super) fn forgotten(execution_id: &Text) -> Self {
+        let message = format!(
+            "the execution {execution_id} has run, and its record was removed because memory was full"
+        );
+        let suggestion = "give the workflow a new executionId to run it again";
+        Self::new(
+            code::INVALID_PARAMS,
+            "ExecutionError",
+            "record_removed",
+            message,
+            suggestion,
+        )
+    }
+
     /// A failure of the executor.
     pub(super) fn failure(failure: &Failure) -> Self {
         let rpc_code = match failure.code {

@@ -33,6 +33,8 @@ pub(super) struct StopSignals<'a> {
     pub(super) cancel: &'a CancellationToken,
     /// The bridge stops; requests that have not started are abandoned.
     pub(super) stop: &'a CancellationToken,
+    /// Whether the bus delivers an abandoned request again.
+    pub(super) is_redeliverable: bool,
 }
 
 // === impl CancellableRequests ===

@@ -20,6 +20,9 @@ pub(super) enum Event {
         until: u64,
         /// The run that it replaces, which has ended.
         replaces: Option<Text>,
+        /// The names by which other replicas can cancel it. Older bridges did not write them.
+        #[serde(default)]
+        names: Vec<Text>,
         execution: ExecutionRecord,
     },
     /// Its record has changed.
@@ -54,6 +57,8 @@ pub(super) struct Execution {
     pub(super) run: Text,
     /// The deadline of the run, in milliseconds since 1970.
     pub(super) until: u64,
+    /// The names by which other replicas can cancel it. Empty once it has ended.
+    pub(super) names: Vec<Text>,
     pub(super) key: Text,
     pub(super) summary_key: Text,
     pub(super) record: Bytes,
@@ -127,9 +132,10 @@ impl Fold for ExecutionFold {
                 run,
                 until,
                 replaces,
+                names,
                 execution,
             } if current.is_none_or(|known| known.is_free(replaces.as_ref(), record.time)) => {
-                *entry = Some(Execution::new(run, until, execution));
+                *entry = Some(Execution::new(run, until, names, execution));
             }
             Event::Written { run, execution }
                 if current.is_some_and(|known| {
@@ -143,7 +149,7 @@ impl Fold for ExecutionFold {
                 };
                 *entry = Some(Execution {
                     is_cancelled: known.is_cancelled,
-                    ..Execution::new(known.run, known.until, execution)
+                    ..Execution::new(known.run, known.until, known.names, execution)
                 });
             }
             Event::Removed { run, summary_key }
@@ -166,22 +172,33 @@ impl Fold for ExecutionFold {
 
     fn size_bytes(&self, execution: &Execution) -> usize {
         let keys = execution.key.len() + execution.summary_key.len();
-        size_of::<Execution>() + keys + execution.record.len() + execution.summary.len()
+        let names = execution.names.iter();
+        let names: usize = names.map(|name| size_of::<Text>() + name.len()).sum();
+        size_of::<Execution>() + keys + names + execution.record.len() + execution.summary.len()
     }
 
     fn has_ended(&self, execution: &Execution) -> bool {
         execution.is_final
+    }
+
+    /// The agent, and the agent with its NUL for those that have not ended.
+    fn groups<'a>(&self, execution: &'a Execution) -> Groups<&'a str> {
+        let nul = execution.key.find('\0');
+        let agent = nul.and_then(|nul| execution.key.get(..nul));
+        let running = nul.and_then(|nul| execution.key.get(..=nul));
+        [agent, running.filter(|_| !execution.is_final)]
     }
 }
 
 // === impl Execution ===
 
 impl Execution {
-    fn new(run: Text, until: u64, written: ExecutionRecord) -> Self {
+    fn new(run: Text, until: u64, names: Vec<Text>, written: ExecutionRecord) -> Self {
         let bytes = |json: Box<RawValue>| Bytes::from(String::from(Box::<str>::from(json)));
         Self {
             run,
             until,
+            names: if written.is_final { Vec::new() } else { names },
             key: written.key,
             summary_key: written.summary_key,
             record: bytes(written.record),

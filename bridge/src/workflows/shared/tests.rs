@@ -25,9 +25,11 @@ impl World {
 
     /// A replica that starts.
     async fn replica(&mut self) -> Arc<SharedStore> {
-        let options = ViewOptions {
-            memory_bytes: LOG_BYTES,
-        };
+        self.replica_with(LOG_BYTES).await
+    }
+
+    async fn replica_with(&mut self, memory_bytes: usize) -> Arc<SharedStore> {
+        let options = ViewOptions { memory_bytes };
         let [executions, values] = self.logs.clone();
         let (executions, first) = View::start(executions, ExecutionFold, options);
         let (values, second) = View::start(values, ValueFold, options);
@@ -78,7 +80,7 @@ async fn one_replica_begins_an_execution_and_the_others_wait_for_its_record() {
         let store = Arc::clone(store);
         async move {
             store
-                .begin(changes(1, 1, "running", "x"), in_an_hour())
+                .begin(changes(1, 1, "running", "x"), in_an_hour(), Vec::new())
                 .await
                 .unwrap()
         }
@@ -111,7 +113,7 @@ async fn one_replica_begins_an_execution_and_the_others_wait_for_its_record() {
     assert_eq!(record(&waits, 1).await.unwrap(), r#"{"record":"done"}"#);
     assert!(
         !waits
-            .begin(changes(1, 2, "running", "again"), in_an_hour())
+            .begin(changes(1, 2, "running", "again"), in_an_hour(), Vec::new())
             .await
             .unwrap()
     );
@@ -132,7 +134,7 @@ async fn a_replica_whose_time_is_over_writes_nothing_once_another_has_begun() {
     let (slow, quick) = (world.replica().await, world.replica().await);
     let over = clock::now() - Duration::from_secs(1);
     assert!(
-        slow.begin(changes(1, 1, "running", "slow"), over)
+        slow.begin(changes(1, 1, "running", "slow"), over, Vec::new())
             .await
             .unwrap()
     );
@@ -140,7 +142,7 @@ async fn a_replica_whose_time_is_over_writes_nothing_once_another_has_begun() {
     quick.until_idle(&key(1)).await;
     assert!(
         quick
-            .begin(changes(1, 2, "running", "quick"), in_an_hour())
+            .begin(changes(1, 2, "running", "quick"), in_an_hour(), Vec::new())
             .await
             .unwrap()
     );
@@ -163,12 +165,103 @@ async fn an_execution_that_did_not_begin_may_begin_elsewhere_at_once() {
     tokio::time::timeout(Duration::from_secs(60), closed)
         .await
         .unwrap();
-    let begun = stuck.begin(changes(1, 1, "running", "x"), in_an_hour());
+    let begun = stuck.begin(changes(1, 1, "running", "x"), in_an_hour(), Vec::new());
     assert!(begun.await.is_err());
     let other = world.replica().await;
     assert!(!other.runs_elsewhere(&key(1)), "nobody runs it");
-    let begun = other.begin(changes(1, 2, "running", "y"), in_an_hour());
+    let begun = other.begin(changes(1, 2, "running", "y"), in_an_hour(), Vec::new());
     assert!(begun.await.unwrap());
+}
+
+#[tokio::test]
+async fn an_execution_whose_record_was_removed_for_lack_of_memory_does_not_begin_again() {
+    let mut world = World::new();
+    let store = world.replica_with(40_000).await;
+    let is_forgotten = |number| {
+        let at = log_key(&key(number));
+        store.executions.read(|entries| entries.is_forgotten(&at))
+    };
+    let mut number = 0;
+    while !is_forgotten(0) {
+        let begun = store.begin(changes(number, 1, "running", "x"), in_an_hour(), Vec::new());
+        assert!(begun.await.unwrap());
+        let ended = store.write(changes(number, 1, "success", "x")).await;
+        assert!(ended.is_ok(), "{ended:?}");
+        number += 1;
+    }
+    let at = log_key(&key(0));
+    let next_offset = async || {
+        let cancelled = Some(body::write(&Event::Cancelled));
+        let position = store.executions.append(&at, cancelled).await;
+        position.unwrap().offset
+    };
+    let before = next_offset().await;
+    let begun = store.begin(changes(0, 2, "running", "x"), in_an_hour(), Vec::new());
+    let error = begun.await.unwrap_err();
+    assert!(error.0.is::<RecordForgotten>(), "{error:?}");
+    assert_eq!(next_offset().await, before + 1, "nothing was recorded");
+}
+
+#[tokio::test]
+async fn an_execution_is_cancelled_by_its_names_while_it_runs() {
+    let mut world = World::new();
+    let (runs, other) = (world.replica().await, world.replica().await);
+    let names = vec!["call-1".into(), "task-1".into()];
+    let begun = runs.begin(changes(1, 1, "running", "x"), in_an_hour(), names);
+    assert!(begun.await.unwrap());
+    runs.write(changes(1, 1, "running", "y")).await.unwrap();
+    while record(&other, 1).await.as_deref() != Some(r#"{"record":"y"}"#) {
+        tokio::task::yield_now().await;
+    }
+    for (agent, name) in [("agent", "call-2"), ("agen", "call-1"), ("agent", "e-1")] {
+        assert!(!other.cancel_named(agent, name).await.unwrap(), "{name}");
+    }
+    let own = runs.cancel_named("agent", "call-1").await.unwrap();
+    assert!(!own, "this replica runs it");
+    assert!(other.cancel_named("agent", "task-1").await.unwrap());
+    runs.until_cancelled(&key(1)).await;
+    runs.write(changes(1, 1, "cancelled", "z")).await.unwrap();
+    let third = world.replica().await;
+    assert!(!third.cancel_named("agent", "task-1").await.unwrap());
+}
+
+#[test]
+fn records_of_older_bridges_are_read() {
+    let text = r#"{"begun":{"run":"r","until":1,"replaces":null,"execution":{"key":"k","summary_key":"s","record":{},"summary":{},"is_final":false}}}"#;
+    let event: Event = serde_json::from_str(text).unwrap();
+    assert!(matches!(event, Event::Begun { names, .. } if names.is_empty()));
+}
+
+#[tokio::test]
+async fn keys_are_listed_page_by_page_for_one_agent_or_all() {
+    let mut world = World::new();
+    let store = world.replica().await;
+    for agent in ["b", "a", "a-b"] {
+        for number in [3, 1, 4, 0, 2] {
+            let change = Change {
+                table: Table::Local,
+                key: format!("{agent}\0{number}"),
+                value: Some(Bytes::from(number.to_string())),
+            };
+            store.write(vec![change]).await.unwrap();
+        }
+    }
+    for (prefix, count) in [("a\0", 5), ("a", 10), ("", 15), ("a\0b", 0), ("c\0", 0)] {
+        let (mut listed, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = store.scan(Table::Local, prefix, &after, 2).await.unwrap();
+            assert!(page.len() <= 2);
+            let Some((last, _)) = page.last() else { break };
+            after.clone_from(last);
+            listed.extend(page);
+        }
+        assert_eq!(listed.len(), count, "{prefix:?}");
+        assert!(listed.is_sorted());
+        let fits = |(key, value): &(String, Bytes)| {
+            key.starts_with(prefix) && key.as_bytes().ends_with(value)
+        };
+        assert!(listed.iter().all(fits), "{prefix:?}: {listed:?}");
+    }
 }
 
 #[tokio::test]
@@ -243,7 +336,7 @@ proptest! {
                 match step {
                     ReplicaAction::Begin(replica, number) => {
                         let changes = changes(number, 1, "running", &what);
-                        let is_new = stores[replica].begin(changes, in_an_hour()).await.unwrap();
+                        let is_new = stores[replica].begin(changes, in_an_hour(), Vec::new()).await.unwrap();
                         match begun.get(&number) {
                             None => assert!(is_new),
                             // Who runs it may begin it anew, unless it has ended.

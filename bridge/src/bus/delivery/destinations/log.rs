@@ -16,6 +16,7 @@ pub(super) struct DestinationLog {
     reminders: LogLimit,
     recoveries: LogLimit,
     losses: LogLimit,
+    unconfirmed: LogLimit,
 }
 
 /// The name of a destination in logs and in `/readyz`.
@@ -41,6 +42,7 @@ impl DestinationLog {
             reminders: warn("more reminders of destinations that still fail"),
             recoveries: log.limit(Level::INFO, "more destinations accept messages again"),
             losses: warn("more messages of callers were not published"),
+            unconfirmed: warn("more requests were not confirmed"),
         }
     }
 
@@ -127,6 +129,21 @@ impl DestinationLog {
                 transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
                 call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
                 "a message of a caller was not published"
+            );
+        }
+    }
+
+    /// Counts and logs a request that its bus has not confirmed, and that is not sent again.
+    pub(super) fn unconfirmed(&self, buses: &Buses, copy: &Outgoing, error: &TransportError) {
+        let Some(bus) = buses.get(copy.bus) else {
+            return;
+        };
+        bus.metrics.given_up(error.kind());
+        if let Some(suppressed) = self.unconfirmed.allow() {
+            tracing::warn!(
+                transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
+                call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
+                "a request was not confirmed: it may not have arrived, and is not sent again"
             );
         }
     }

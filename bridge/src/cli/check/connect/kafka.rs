@@ -33,9 +33,16 @@ impl Tester<'_> {
                 match found {
                     Err(error)
                         if error.kind() == TransportErrorKind::UnknownTopic
-                            && write.storage != Storage::Readers =>
+                            && write.is_stored() =>
                     {
                         let detail = "it does not exist: the bridge creates it when it starts";
+                        self.note(test, TestResult::Warning, Some(detail.to_owned()));
+                    }
+                    Err(error)
+                        if error.kind() == TransportErrorKind::UnknownTopic
+                            && write.storage == Storage::Requesters =>
+                    {
+                        let detail = "it does not exist: those who send requests create it";
                         self.note(test, TestResult::Warning, Some(detail.to_owned()));
                     }
                     found => self.result(test, found),

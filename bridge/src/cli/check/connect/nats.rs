@@ -32,6 +32,11 @@ impl Tester<'_> {
             );
             return self.note("permission to publish", TestResult::Untested, Some(detail));
         };
+        for pattern in &subjects.unlisted {
+            let test = format!("permission to publish {pattern}");
+            let detail = "events name these subjects: allow those that your agents use";
+            self.note(test, TestResult::Untested, Some(detail.to_owned()));
+        }
         let publish = subjects
             .publish
             .iter()
@@ -81,7 +86,7 @@ impl Tester<'_> {
                 self.result(test, found);
             }
             Operation::Write(write) => {
-                if write.storage == Storage::Readers {
+                if !write.is_stored() {
                     return;
                 }
                 let Some(topic) = write.target.topic() else {
