@@ -53,6 +53,8 @@ struct Summary {
 
 /// How many summaries are read at a time.
 const PAGE: usize = 1_000;
+/// How many expired records are removed at a time. Requests of their agent wait meanwhile.
+const EXPIRED_PAGE: usize = 50;
 /// How long a request waits for earlier writes of its agent. A store may retry these much longer, during an outage.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -291,7 +293,7 @@ impl Archive {
             let _one_at_a_time = account.lock().await;
             let found = self
                 .store
-                .scan(Table::Summaries, &prefix, &after, PAGE)
+                .scan(Table::Summaries, &prefix, &after, EXPIRED_PAGE)
                 .await?;
             let mut changes = Vec::new();
             for (key, _) in &found {
@@ -303,7 +305,7 @@ impl Archive {
             removed += changes.len() / 2;
             self.store.write(changes).await?;
             match found.last() {
-                Some((last, _)) if found.len() == PAGE => after.clone_from(last),
+                Some((last, _)) if found.len() == EXPIRED_PAGE => after.clone_from(last),
                 _ => return Ok(removed),
             }
         }

@@ -8,7 +8,7 @@ use support::running::Running;
 use support::server::{Kind, named, program};
 use tokio::process::Command;
 
-use crate::plain::{Plain, next, unique};
+use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
 use crate::tls::logged_by;
 
 const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#;
@@ -122,6 +122,50 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies }}"
             "no JetStream stream stores NATS subject {prefix}.typo: check the name of the agent, or create it"
         )
     );
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_that_no_stream_stored_can_be_sent_again_with_its_key() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let prefix = unique("keyed");
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
+default_route: [{{ transport: nats, topic: {prefix}.late, stored: true }}]
+calls: {{ timeout: 2m, reply_topic: {prefix}.replies }}"
+    ))
+    .await;
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let notify = async || {
+        let sent = http
+            .post(format!("{}/rpc/late", bridge.door))
+            .header("idempotency-key", "k")
+            .json(&json!({ "jsonrpc": "2.0", "method": "note" }));
+        sent.send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(notify().await, 503);
+    let jetstream = jetstream_of(nats_client(&nats).await);
+    let stream = async_nats::jetstream::stream::Config {
+        name: prefix.replace('.', "_"),
+        subjects: vec![format!("{prefix}.late")],
+        ..Default::default()
+    };
+    let stream = jetstream.create_stream(stream).await.unwrap();
+    // What the bridge knows about the stream may be a second old.
+    let repeated = async {
+        loop {
+            match notify().await {
+                503 => tokio::task::yield_now().await,
+                status => return status,
+            }
+        }
+    };
+    assert_eq!(within("the repeated notification", repeated).await, 202);
+    assert_eq!(stream.get_info().await.unwrap().state.messages, 1);
     bridge.stop().await;
 }
 

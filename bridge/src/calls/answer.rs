@@ -206,7 +206,7 @@ impl SentCalls {
     }
 
     /// Removes a call that no agent received.
-    fn take_back(&self) {
+    pub(crate) fn take_back(&self) {
         self.0.calls.fetch_sub(1, Ordering::AcqRel);
     }
 

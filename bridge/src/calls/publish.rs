@@ -3,14 +3,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::{Event, Hint, Text, Unit, decode, extension};
 use a2abus_transports::content_mode::ProtocolBinding;
-use a2abus_transports::{Header, TransportError};
+use a2abus_transports::{Disposition, Header, TransportError};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
@@ -36,15 +36,15 @@ impl Calls {
     /// # Errors
     /// See [`CallError`].
     pub async fn notify(&self, request: Request) -> Result<(), CallError> {
-        self.notify_with(request, || ()).await
+        self.notify_with(request, |_| ()).await
     }
 
-    /// The same. `handed_over` is called whenever a bus has accepted a copy into its queue, because it may arrive from
-    /// then on, even if this returns an error.
+    /// The same. `may_arrive` is called with true when a bus has accepted a copy into its queue, because it may arrive
+    /// from then on, even if this returns an error. It is called with false if the bus says that it refused that copy.
     pub(crate) async fn notify_with(
         &self,
         mut request: Request,
-        handed_over: impl Fn() + Send + Sync,
+        may_arrive: impl Fn(bool) + Send + Sync,
     ) -> Result<(), CallError> {
         let started = request.arrived;
         let (call, caller) = (self.id_of(&request)?, request.caller.clone());
@@ -52,7 +52,7 @@ impl Calls {
         let (headers, key) = (std::mem::take(&mut request.headers), request.key.take());
         let event = self.event(request)?;
         let with = (key.as_ref(), &*headers);
-        let sent = self.publish_all(&event, with, (timeout, started + timeout), &handed_over);
+        let sent = self.publish_all(&event, with, (timeout, started + timeout), &may_arrive);
         let sent = sent.await;
         let line = Line {
             call,
@@ -73,7 +73,7 @@ impl Calls {
         event: &Event,
         (key, headers): (Option<&Bytes>, &[Header]),
         (timeout, deadline): (Duration, Instant),
-        handed_over: &(impl Fn() + Sync),
+        may_arrive: &(impl Fn(bool) + Sync),
     ) -> Result<(), CallError> {
         let copies = {
             let rules = self.rules();
@@ -84,11 +84,24 @@ impl Calls {
         let copies = copies.map_err(|error| CallError::unroutable(&error, event))?;
         // All at once, so that a destination that is down keeps no copy from the others.
         let published = copies.iter().map(async |copy| {
+            let attempts = AtomicU32::new(0);
+            let handed_over = || {
+                if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
+                    may_arrive(true);
+                }
+            };
             // Pinned, so that the reason for which it waits is still known when the time is over.
             let published = pin!(self.publisher.for_caller(copy, handed_over));
             match timeout_at(deadline.into(), published).await {
                 Ok(Ok(())) => Ok(()),
-                Ok(Err(error)) => Err(self.refused_by_bus(&error, copy)),
+                Ok(Err(error)) => {
+                    // An earlier attempt may have arrived, although it was not confirmed.
+                    let is_only = attempts.load(Ordering::Relaxed) == 1;
+                    if is_only && error.disposition() != Disposition::Retry {
+                        may_arrive(false);
+                    }
+                    Err(self.refused_by_bus(&error, copy))
+                }
                 Err(_) => Err(CallError::Timeout(Box::new(
                     self.unpublished(timeout, event, copy),
                 ))),

@@ -123,6 +123,8 @@ const MAX_RUN: usize = 64;
 const MAX_QUERIES: usize = 16;
 /// Maximum number of queries that are processed or wait. Others are refused.
 const MAX_OPEN_QUERIES: usize = 128;
+/// How long a query waits until it is one of these. Announcements behind it wait too.
+const PLACE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of answers to changes that are published concurrently. If the bus confirms none, changes wait.
 const MAX_ANSWERS: usize = 64;
 /// How long publishing an answer may take. Requesters wait no longer.
@@ -226,12 +228,13 @@ impl DiscoveryBinding {
             if !method.is_change());
         if is_query {
             self.settle(acknowledger);
-            match self.open_queries.try_acquire() {
-                Ok(open) => {
+            let place = timeout(PLACE_TIMEOUT, self.open_queries.acquire());
+            match alongside(place, background).await {
+                Ok(Ok(open)) => {
                     let query = self.query(request, received, (open, ending.clone()));
                     background.push(query.boxed());
                 }
-                Err(_) => background.extend(self.refuse_query(request, received).await),
+                _ => background.extend(self.refuse_query(request, received).await),
             }
             return;
         }

@@ -828,6 +828,8 @@ impl<'a> Session<'a> {
     fn store_positions(&mut self) {
         store(&self.client, self.task.intake.take_moved());
         for (topic, partition, position) in self.task.intake.take_restarted() {
+            self.commit_again_at = Instant::now();
+            self.commit_again_pause = COMMIT_AGAIN.0;
             tracing::warn!(
                 topic = topic.as_str(),
                 partition,

@@ -210,11 +210,12 @@ impl Api {
     /// JetStream are away, for example while they restart, or while the link of a leaf node is down.
     pub(super) async fn stream_names(&self, subject: &Topic) -> Result<Value, TransportError> {
         let body = json!({ "subject": subject.as_str() });
-        match self.command("STREAM.NAMES", &body).await {
-            Ok(names) => {
+        match self.ask("STREAM.NAMES", &body).await {
+            Ok(Ok(names)) => {
                 self.has_named_streams.store(true, Ordering::Relaxed);
                 Ok(names)
             }
+            Ok(Err(error)) => Err(api_error("STREAM.NAMES", error)),
             Err(error)
                 if error.kind() == TransportErrorKind::BadConfig
                     && self.has_named_streams.load(Ordering::Relaxed) =>

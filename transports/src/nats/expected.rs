@@ -58,6 +58,8 @@ pub(super) enum Coverage {
     Covered,
     /// No stream does.
     NotCovered,
+    /// No stream does, and the one that the bridge manages cannot be created.
+    NotCreated(TransportError),
     /// The API did not say. Without an error: it was not asked, because too many questions are open.
     Undetermined(Option<TransportError>),
 }
@@ -97,7 +99,7 @@ impl Expected {
             Coverage::Undetermined(None) => {
                 disconnected("no stream stored it, and too many subjects are being looked up")
             }
-            Coverage::Undetermined(Some(cause)) => {
+            Coverage::NotCreated(cause) | Coverage::Undetermined(Some(cause)) => {
                 disconnected("no stream stored it, and JetStream did not say whether one would")
                     .caused_by(cause)
             }

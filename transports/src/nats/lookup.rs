@@ -112,11 +112,23 @@ pub(super) async fn look_up(api: Api, subject: Topic) -> (Topic, Coverage) {
 
 async fn ask(api: &Api, subject: &Topic) -> Result<Coverage, TransportError> {
     let found = coverage(&api.stream_names(subject).await?);
-    let is_missing = matches!(found, Coverage::NotCovered);
-    if is_missing && api.ensure_topic(subject).await? {
-        return Ok(Coverage::Covered);
+    if !matches!(found, Coverage::NotCovered) {
+        return Ok(found);
     }
-    Ok(found)
+    Ok(match api.ensure_topic(subject).await {
+        Ok(true) => Coverage::Covered,
+        Ok(false) => found,
+        Err(error) if is_api_away(&error) => return Err(error),
+        Err(error) => Coverage::NotCreated(error),
+    })
+}
+
+/// Whether an error concerns the API, and not the stream that was asked for.
+fn is_api_away(error: &TransportError) -> bool {
+    matches!(
+        error.kind(),
+        TransportErrorKind::TimedOut | TransportErrorKind::Disconnected
+    )
 }
 
 /// The answer in a list of stream names: a server writes an empty list as `null` or `[]`.

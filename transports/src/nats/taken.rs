@@ -89,11 +89,12 @@ impl TakenSubjects {
         let coverage = Box::pin(look_up(api.clone(), subject.clone())).await.1;
         let valid_for = match coverage {
             Coverage::Covered | Coverage::NotCovered => CACHE_TTL,
-            Coverage::Undetermined(_) => RETRY_AFTER,
+            Coverage::NotCreated(_) | Coverage::Undetermined(_) => RETRY_AFTER,
         };
+        let has_answered = !matches!(coverage, Coverage::Undetermined(_));
         let answer = match coverage {
             Coverage::Covered => Ok(true),
-            Coverage::Undetermined(Some(error))
+            Coverage::NotCreated(error) | Coverage::Undetermined(Some(error))
                 if !matches!(
                     error.kind(),
                     TransportErrorKind::Unauthorised | TransportErrorKind::BadConfig
@@ -101,9 +102,10 @@ impl TakenSubjects {
             {
                 Err(error)
             }
-            Coverage::NotCovered | Coverage::Undetermined(_) => Ok(false),
+            Coverage::NotCovered | Coverage::NotCreated(_) | Coverage::Undetermined(_) => Ok(false),
         };
-        let trouble = answer.as_ref().err().and_then(trouble);
+        let trouble = answer.as_ref().err().filter(|_| !has_answered);
+        let trouble = trouble.and_then(trouble_of);
         let is_remembered = answer.is_ok() || trouble.is_some();
         let kind = answer.as_ref().err().map(TransportError::kind);
         // A lost connection is reported already.
@@ -159,9 +161,8 @@ impl Known {
     }
 }
 
-/// What an error says about the API. `None` for an error that somebody must repair: it concerns a single stream, that
-/// of the subject.
-fn trouble(error: &TransportError) -> Option<Text> {
+/// What an error says about the API. `None` for an error that somebody must repair.
+fn trouble_of(error: &TransportError) -> Option<Text> {
     if error.kind() == TransportErrorKind::TimedOut {
         return Some(Text::from_static(SILENT));
     }

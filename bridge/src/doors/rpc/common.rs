@@ -260,8 +260,11 @@ impl Common {
     pub(in crate::doors) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
         let request = self.request(unit, Some(self.call))?;
         // It may arrive although it is not confirmed, or not everywhere.
-        let handed_over = || self.sent_calls.add();
-        self.calls.notify_with(request, handed_over).await
+        let may_arrive = |may_arrive| match may_arrive {
+            true => self.sent_calls.add(),
+            false => self.sent_calls.take_back(),
+        };
+        self.calls.notify_with(request, may_arrive).await
     }
 
     fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {

@@ -38,6 +38,8 @@ use crate::metrics::{HttpPath, IdempotencyOutcome as Outcome};
 use crate::results::{Claim, KeyState, Results, StoredResponse, digest_of, key_of};
 use crate::state::{STORED, StateError};
 
+/// The attributes of a CloudEvent that clients may set anew for each attempt.
+const OF_AN_ATTEMPT: [&str; 5] = ["id", "time", "expirytime", "traceparent", "tracestate"];
 /// The header of a stored answer.
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 /// The longest key, in characters.
@@ -176,11 +178,11 @@ fn digest_of_request(head: &Parts, body: &[u8]) -> Text {
     digest_of([method, path, body])
 }
 
-/// The attributes of a CloudEvent in binary mode, except those that clients may set anew for each attempt.
+/// The attributes of a CloudEvent in binary mode that are the same in each attempt.
 fn attributes_of(headers: &HeaderMap) -> Vec<u8> {
     let attributes = headers.iter().filter(|(name, _)| {
         let name = name.as_str().strip_prefix("ce-");
-        name.is_some_and(|name| !["id", "time"].contains(&name))
+        name.is_some_and(|name| !OF_AN_ATTEMPT.contains(&name))
     });
     // Neither names nor values contain line ends.
     let line = |(name, value): (&HeaderName, &HeaderValue)| {
@@ -739,6 +741,7 @@ mod tests {
         for same in [
             &[a, version, ("ce-id", "2")][..],
             &[version, a, ("traceparent", "t")],
+            &[version, a, ("ce-traceparent", "t"), ("ce-expirytime", "2")],
         ] {
             assert_eq!(digest(same), event, "{same:?}");
         }
