@@ -6,8 +6,8 @@
 //!                 └──────────────────────────────────────┘
 //! ```
 //! Senders probe in the order in which they began to wait. A sender whose probe failed goes to the end of the queue,
-//! because another partition of the topic may accept what one refuses. If the first has no result, because nobody polls it or its bus does
-//! not answer, another one probes as well ([`OVERTAKE_AFTER`]).
+//! because another partition of the topic may accept what one refuses. If the first has no result, because nobody polls
+//! it or its bus does not answer, another one probes as well ([`OVERTAKE_AFTER`]).
 //!
 //! All lanes of a bridge share one [`Destinations`]. While every destination works, it costs one atomic read. The state of
 //! a failing destination is removed with the last copy that is held for it, unless an operator has to repair it: then it
