@@ -297,7 +297,9 @@ impl Workflows {
                 Refusal::Invalid(_) => self.refused(RefusalReason::Invalid),
                 Refusal::Expired(_) => self.refused(RefusalReason::Expired),
                 Refusal::Conflict(_) => self.refused(RefusalReason::Conflict),
-                Refusal::Forgotten(_) => self.refused(RefusalReason::Store),
+                Refusal::Forgotten(_) | Refusal::Unreadable(_) => {
+                    self.refused(RefusalReason::Store);
+                }
                 // A request that waits for a free slot or for the store is not refused.
                 _ => {}
             }
@@ -347,7 +349,18 @@ impl Workflows {
         }
     }
 
-    /// Runs a query that may take long on the threads of the executor; `None` when the bridge is shutting down.
+    /// Waits for the end of an execution that is already running; `None` if it was abandoned, or if the bridge is
+    /// shutting down. Its record may be large, so the threads of the executor read it.
+    pub(crate) async fn ended(
+        &self,
+        agent: &Agent,
+        running: RunningElsewhere,
+    ) -> Option<Arc<Record>> {
+        self.ask(agent, running.ended()).await.flatten()
+    }
+
+    /// Runs a query that may take long on the threads of the executor, as long as somebody waits for it; `None` when the
+    /// bridge is shutting down.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         agent: &Agent,

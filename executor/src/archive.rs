@@ -19,6 +19,7 @@ use bytes::Bytes;
 
 use crate::environment::{Change, Clock, RecordForgotten, Store, StoreError, StoreFull, Table};
 use crate::record::Record;
+use crate::value::{MAX_BYTES, write_within};
 
 /// The records of all agents.
 pub(crate) struct Archive {
@@ -51,6 +52,11 @@ struct Summary {
     bytes: usize,
 }
 
+/// The cause of a [`StoreError`] when a record cannot be read, however often that is tried.
+#[derive(Debug, thiserror::Error)]
+#[error("a record is malformed")]
+pub(crate) struct MalformedRecord;
+
 /// How many summaries are read at a time.
 const PAGE: usize = 1_000;
 /// How many expired records are removed at a time. Requests of their agent wait meanwhile.
@@ -76,7 +82,7 @@ impl Archive {
         };
         Stored::read(&bytes)
             .map(Some)
-            .ok_or_else(|| StoreError("a record is malformed".into()))
+            .ok_or_else(|| StoreError(MalformedRecord.into()))
     }
 
     /// Writes the record and its summary together.
@@ -353,7 +359,8 @@ impl Archive {
         Ok(())
     }
 
-    /// The change that writes a record without its values, if it has any; and its size then.
+    /// The change that writes a record without its values, if it has any; and its size then. A record that cannot be
+    /// read is removed, because the others could not be reduced otherwise.
     async fn reduced(
         &self,
         agent: &Text,
@@ -362,7 +369,17 @@ impl Archive {
         if summary.record.is_without_values() {
             return Ok((Vec::new(), summary.bytes));
         }
-        let stored = self.load(agent, summary.record.execution_id()).await?;
+        let id = summary.record.execution_id();
+        let stored = match self.load(agent, id).await {
+            Err(error) if error.0.is::<MalformedRecord>() => {
+                tracing::error!(
+                    %agent, execution_id = %id,
+                    "a malformed record is removed: if its request is repeated, it runs again"
+                );
+                None
+            }
+            loaded => loaded?,
+        };
         Ok(match stored {
             Some(stored) => stored.without_values().changes(agent),
             // A summary without a record describes nothing.
@@ -405,28 +422,44 @@ impl Stored {
         }
     }
 
-    /// The change that writes the record and its summary; and the size of the record.
+    /// The changes that write the record and its summary; and the size of the record. A record that would be too long to
+    /// be read again is written without its values.
     fn changes(&self, agent: &Text) -> (Vec<Change>, usize) {
-        let change = |table, key, value: &Json| Change {
+        if let Some(text) = write_within(&self.to_value(), MAX_BYTES) {
+            return self.changes_with(agent, text);
+        }
+        tracing::warn!(
+            %agent, execution_id = %self.record.execution_id(), max_bytes = MAX_BYTES,
+            "the results of an execution are not stored, because its record would be too long"
+        );
+        let reduced = self.without_values();
+        let text = Bytes::from(reduced.to_value().to_string());
+        reduced.changes_with(agent, text)
+    }
+
+    /// The same for a record with this text.
+    fn changes_with(&self, agent: &Text, text: Bytes) -> (Vec<Change>, usize) {
+        let change = |table, key, value| Change {
             table,
             key,
-            value: Some(Bytes::from(value.to_string())),
+            value: Some(value),
         };
-        let record = Json::object([
+        let bytes = text.len();
+        let summary = Json::object([("bytes", bytes.into()), ("summary", self.record.summary())]);
+        let summary = Bytes::from(summary.to_string());
+        let key = record_key(agent, self.record.execution_id());
+        let record = change(Table::Executions, key, text);
+        let key = summary_key(agent, &self.record);
+        (vec![record, change(Table::Summaries, key, summary)], bytes)
+    }
+
+    fn to_value(&self) -> Json {
+        Json::object([
             ("digest", self.digest.clone().into()),
             ("unsafe", self.has_begun_unsafe.into()),
             ("reports", self.record.reports().into()),
             ("record", self.record.to_value()),
-        ]);
-        let record = change(
-            Table::Executions,
-            record_key(agent, self.record.execution_id()),
-            &record,
-        );
-        let bytes = record.value.as_ref().map_or(0, Bytes::len);
-        let summary = Json::object([("bytes", bytes.into()), ("summary", self.record.summary())]);
-        let summary = change(Table::Summaries, summary_key(agent, &self.record), &summary);
-        (vec![record, summary], bytes)
+        ])
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {

@@ -9,8 +9,8 @@ mod resolve;
 pub(crate) mod tests;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use a2abus_models::a2e_workflow::operation::Method;
 use bytes::{Bytes, BytesMut};
@@ -35,6 +35,18 @@ pub struct Client {
     connector: Connector,
     registered: Pool,
     global: Pool,
+    failures: FailureLog,
+}
+
+/// Logs why requests have no response. Agents and their peers can cause any number of such failures.
+#[derive(Default)]
+struct FailureLog(Mutex<LastLine>);
+
+#[derive(Default)]
+struct LastLine {
+    written: Option<Instant>,
+    /// The failures since then.
+    suppressed: u64,
 }
 
 /// The options of a [`Client`]. The default trusts the certificates of the system.
@@ -76,6 +88,8 @@ const MAX_IDLE_PER_HOST: usize = 8;
 /// How long idle connections are kept. Many servers close a connection after 5 s (Node.js and uvicorn by default). A
 /// request that is sent at that moment fails, and cannot be repeated, because the server may have read it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+/// The pause between two log lines about failed requests.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
 /// How much of an unsuccessful response is read. It is only shown to people.
 const MAX_FAILURE_BYTES: usize = 64 << 10;
 
@@ -105,6 +119,7 @@ impl Client {
             connector: connector(Reach::Registered),
             registered: pool(Reach::Registered),
             global: pool(Reach::Global),
+            failures: FailureLog::default(),
         })
     }
 
@@ -144,12 +159,16 @@ impl Client {
             Reach::Global => &self.global,
         };
         let max = request.max_response_bytes;
+        let host = request.target.host().unwrap_or_default().to_owned();
         // An invalid URL or header is not sent.
-        let request = to_http(request).map_err(|_| HttpError::Connect)?;
-        let response = pool
-            .request(request)
-            .await
-            .map_err(|error| reason(&error))?;
+        let request = to_http(request).map_err(|error| {
+            self.failures.note(&host, &error);
+            HttpError::Connect
+        })?;
+        let response = pool.request(request).await.map_err(|error| {
+            self.failures.note(&host, innermost(&error));
+            reason(&error)
+        })?;
         read(response, max).await
     }
 }
@@ -178,10 +197,28 @@ impl fmt::Debug for ClientOptions {
     }
 }
 
+// === impl FailureLog ===
+
+impl FailureLog {
+    /// The cause of a failed request contains no secret.
+    fn note(&self, host: &str, cause: &dyn std::error::Error) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.written.is_some_and(|time| time.elapsed() < LOG_PAUSE) {
+            last.suppressed += 1;
+            return;
+        }
+        last.written = Some(Instant::now());
+        let suppressed = std::mem::take(&mut last.suppressed);
+        drop(last);
+        tracing::warn!(host, %cause, suppressed, "an HTTP request has no response");
+    }
+}
+
 /// TLS that trusts the system's certificates, if there are any, and these.
 fn tls(certificates: &[Vec<u8>]) -> Result<ClientConfig, ClientError> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
     for (index, pem) in certificates.iter().enumerate() {
         let before = roots.len();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -193,6 +230,9 @@ fn tls(certificates: &[Vec<u8>]) -> Result<ClientConfig, ClientError> {
         if roots.len() == before {
             return Err(ClientError::Certificate(index));
         }
+    }
+    if roots.is_empty() {
+        tracing::warn!(errors = ?found.errors, "no certificate authority was found: no HTTPS server is trusted");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -214,10 +254,10 @@ fn to_http(request: HttpRequest) -> Result<Request<Full<Bytes>>, http::Error> {
         Method::Delete => http::Method::DELETE,
         Method::Patch => http::Method::PATCH,
     };
-    let mut headers = HeaderMap::with_capacity(request.headers.len() + 4);
+    let mut headers = HeaderMap::try_with_capacity(request.headers.len() + 4)?;
     for (name, value) in &request.headers {
         let name = HeaderName::from_bytes(name.as_bytes())?;
-        headers.append(name, HeaderValue::from_bytes(value.as_bytes())?);
+        headers.try_append(name, HeaderValue::from_bytes(value.as_bytes())?)?;
     }
     let defaults = [
         (ACCEPT, "*/*"),
@@ -266,7 +306,11 @@ fn innermost<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::e
 
 async fn read(response: Response<Incoming>, max: usize) -> Result<HttpResponse, HttpError> {
     let (head, body) = response.into_parts();
-    let body = if head.status.is_success() {
+    let body = if max == 0 {
+        // It may never end.
+        drop(body);
+        Bytes::new()
+    } else if head.status.is_success() {
         if announced(&head.headers).is_some_and(|bytes| bytes > max as u64) {
             return Err(HttpError::TooLarge);
         }

@@ -54,8 +54,9 @@ pub(crate) struct RunResult {
     pub(crate) skipped: Vec<Text>,
 }
 
-/// The maximum nesting of the data model, because values are read and dropped recursively on a thread's stack.
-const MAX_DEPTH: usize = 256;
+/// The maximum nesting of a value. Texts of at most 128 levels are read, and a record has three more levels than the
+/// values in it.
+const MAX_DEPTH: usize = 120;
 
 struct Engine<'a> {
     run: Run<'a>,
@@ -63,6 +64,8 @@ struct Engine<'a> {
     redactor: Redactor,
     results: Object,
     errors: Vec<Failure>,
+    /// The memory of all these failures.
+    errors_weight: usize,
     /// Operations that have run in the current iteration of the innermost loop, or outside loops.
     ran: BTreeSet<usize>,
     /// All operations that have run.
@@ -104,6 +107,7 @@ pub(crate) async fn run(run: Run<'_>, input: Object) -> RunResult {
         redactor: Redactor::default(),
         results: Object::default(),
         errors: Vec::new(),
+        errors_weight: 0,
         ran: BTreeSet::new(),
         ever_ran: BTreeSet::new(),
         not_taken: BTreeSet::new(),
@@ -157,6 +161,9 @@ impl<'a> Engine<'a> {
     async fn read_stored(&mut self) -> Result<(), Failure> {
         let (run, max) = (&self.run, self.run.shared.limits.max_model_bytes);
         for (storage, key) in &run.plan.stored {
+            // Reading a large value takes a while, and a store in memory does not yield.
+            tokio::task::yield_now().await;
+            self.check_bounds()?;
             let storages = &run.shared.storages;
             let stored = storages.stored(run.agent.id(), run.session, *storage, key);
             let stored = stored.await.map_err(|error| {
@@ -193,10 +200,18 @@ impl<'a> Engine<'a> {
         Ok(succeeded)
     }
 
-    /// Records a failure and continues, if `onError` and the failure permit that.
+    /// Records a failure and continues, if `onError`, the failure and the memory for failures permit that.
     fn continue_after(&mut self, halt: Halt) -> Result<(), Halt> {
         if halt.is_fatal || self.run.on_error == OnError::Stop {
             return Err(halt);
+        }
+        let max = self.run.shared.limits.max_model_bytes;
+        self.errors_weight = self.errors_weight.saturating_add(halt.failure.weight());
+        if self.errors_weight > max {
+            return Err(Halt {
+                failure: too_many_failures(max),
+                is_fatal: true,
+            });
         }
         self.errors.push(halt.failure);
         Ok(())
@@ -294,9 +309,7 @@ impl<'a> Engine<'a> {
     /// Source: docs/protocols/a2e-workflows.md §D13 to §D15.
     fn keep(&mut self, operation: &Operation, value: Json) -> Result<(), Failure> {
         let steps = output(&operation.kind).map_or(0, |path| path.path().segments().len());
-        if value.depth() + steps > MAX_DEPTH {
-            return Err(too_deep());
-        }
+        check_depth(&value, steps)?;
         if let Some(output) = output(&operation.kind) {
             self.write(output, value.clone())?;
         }
@@ -395,11 +408,23 @@ fn is_data(of: OperationType) -> bool {
     }
 }
 
-fn too_deep() -> Failure {
+/// Refuses a value that is too deep at a path with this many steps.
+fn check_depth(value: &Json, steps: usize) -> Result<(), Failure> {
+    if value.depth() + steps <= MAX_DEPTH {
+        return Ok(());
+    }
     let message = format!("the data model would have more than {MAX_DEPTH} levels");
-    Failure::new(FailureCode::LimitExceeded, message)
+    let failure = Failure::new(FailureCode::LimitExceeded, message);
+    Err(failure
         .with("limit", "data_model_levels")
-        .with("max", MAX_DEPTH)
+        .with("max", MAX_DEPTH))
+}
+
+fn too_many_failures(max: usize) -> Failure {
+    let message = format!("the failures would exceed their limit of {} MiB", max >> 20);
+    Failure::new(FailureCode::LimitExceeded, message)
+        .with("limit", "failure_bytes")
+        .with("max", max)
 }
 
 fn cancelled() -> Failure {

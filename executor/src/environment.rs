@@ -58,7 +58,7 @@ pub struct HttpRequest {
     pub body: Option<Bytes>,
     /// The timeout, from the first connection to the last byte of the response.
     pub timeout: Duration,
-    /// The largest response body, in bytes.
+    /// The largest response body, in bytes. With 0 it is not read: the response is complete after its head.
     pub max_response_bytes: usize,
     /// Which addresses it may connect to.
     pub reach: Reach,

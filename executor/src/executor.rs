@@ -18,7 +18,7 @@ pub use execution::{Event, Execution, RunningElsewhere};
 pub use request::{Refusal, Request};
 
 use crate::agent::Agent;
-use crate::archive::{Archive, Stored};
+use crate::archive::{Archive, MalformedRecord, Stored};
 use crate::cache::{Cache, Caching};
 use crate::call::RetryUnsafe;
 use crate::environment::{Environment, StoreError};
@@ -211,7 +211,7 @@ impl Executor {
             Some(Admission::Conflict) => return Err(Refusal::Conflict(id.clone())),
             _ => {}
         }
-        let stored = self.0.archive.load(agent.id(), id).await?;
+        let stored = self.load_stored(agent, id).await?;
         let Some(stored) = stored.filter(|stored| !self.has_expired(&stored.record)) else {
             return Ok(None);
         };
@@ -268,7 +268,7 @@ impl Executor {
         digest: &Text,
     ) -> Result<Option<Stored>, Refusal> {
         let archive = &self.0.archive;
-        let Some(stored) = archive.load(agent.id(), id).await? else {
+        let Some(stored) = self.load_stored(agent, id).await? else {
             return Ok(None);
         };
         if self.has_expired(&stored.record) {
@@ -281,6 +281,21 @@ impl Executor {
             return Err(Refusal::Conflict(id.clone()));
         }
         Ok(Some(stored))
+    }
+
+    /// The stored record under this id.
+    async fn load_stored(&self, agent: &Agent, id: &Text) -> Result<Option<Stored>, Refusal> {
+        let loaded = self.0.archive.load(agent.id(), id).await;
+        loaded.map_err(|error| {
+            if !error.0.is::<MalformedRecord>() {
+                return Refusal::Store(error);
+            }
+            tracing::error!(
+                agent = %agent.id(), execution_id = %id,
+                "a request is refused, because its record is malformed"
+            );
+            Refusal::Unreadable(id.clone())
+        })
     }
 
     /// A random identifier (UUID version 4).

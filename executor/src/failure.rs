@@ -100,7 +100,7 @@ impl FailureCode {
             Self::InvalidResponse => "call an endpoint that answers with JSON or text",
             Self::ResponseTooLarge => "ask for a smaller page of the data",
             Self::HttpStatus => "see statusCode and response in details",
-            Self::ConnectionFailed => "try again later; the service could not be reached",
+            Self::ConnectionFailed => "try again later; the operator finds the cause in the log",
             Self::RedirectNotFollowed => "call the redirect target directly",
             Self::LimitExceeded => "process less data, or split the work into several workflows",
             Self::RateLimited => "wait for retry_after seconds and try again",
@@ -140,6 +140,11 @@ impl Failure {
     pub fn with(mut self, name: &'static str, value: impl Into<Json>) -> Self {
         self.details.insert(Text::from_static(name), value.into());
         self
+    }
+
+    /// Its size in memory, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        size_of::<Self>() + self.message.len() + Json::from(self.details.clone()).weight()
     }
 
     /// Sets a suggestion in place of the usual one.

@@ -1,6 +1,6 @@
 //! A workflow as the engine runs it: operations by index, and which of them controls which.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Operation, OperationKind, Workflow};
@@ -13,8 +13,8 @@ pub(crate) struct Plan {
     /// The top level: operations of the order that no other operation controls. Source: docs/protocols/a2e-workflows.md
     /// §D13.
     pub(crate) roots: Vec<usize>,
-    /// The stored values that its paths read.
-    pub(crate) stored: Vec<(Storage, Text)>,
+    /// The stored values that its paths read, each once.
+    pub(crate) stored: HashSet<(Storage, Text)>,
 }
 
 // === impl Plan ===
@@ -28,7 +28,7 @@ impl Plan {
             operations,
             indices,
             roots: Vec::new(),
-            stored: workflow.stored,
+            stored: workflow.stored.into_iter().collect(),
         };
         let order = plan.indices(&workflow.order);
         let controlled = plan.reached_from(&order);

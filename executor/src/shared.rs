@@ -33,7 +33,8 @@ pub struct Limits {
     pub max_loop_items: usize,
     /// The maximum depth of nested loops (default 3).
     pub max_loop_depth: usize,
-    /// The largest data model, in bytes of memory (default 32 MiB). All results together have the same limit.
+    /// The largest data model, in bytes of memory (default 32 MiB). All results together have the same limit, and so have
+    /// all failures after which the execution continues.
     pub max_model_bytes: usize,
     /// How often a call is retried after a failure (default 3).
     pub max_retries: u32,

@@ -19,7 +19,6 @@ mod session;
 mod testing;
 mod usage;
 
-use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use a2abus_models::Json;
@@ -29,6 +28,7 @@ use bytes::Bytes;
 
 use crate::environment::{Clock, Store, StoreError};
 use crate::failure::{Failure, FailureCode};
+use crate::value::write_within;
 use local::Local;
 use session::Sessions;
 use usage::{MAX_VALUE_BYTES, StorageError};
@@ -70,7 +70,7 @@ pub(crate) async fn store(
     session: &str,
 ) -> Result<Json, Failure> {
     let StoreData { storage, key, .. } = operation;
-    let text = compact(&value).ok_or(StorageError::ValueTooLarge);
+    let text = write_within(&value, MAX_VALUE_BYTES).ok_or(StorageError::ValueTooLarge);
     // From here on only the text is needed.
     drop(value);
     let stored = match text {
@@ -88,26 +88,6 @@ pub(crate) async fn store(
         ("key", key.clone().into()),
         ("bytes", bytes.into()),
     ]))
-}
-
-/// The value as compact JSON; `None` if it is longer than a value may be.
-fn compact(value: &Json) -> Option<Bytes> {
-    struct Bounded(String);
-
-    impl Write for Bounded {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            if self.0.len() + text.len() > MAX_VALUE_BYTES {
-                return Err(fmt::Error);
-            }
-            self.0.push_str(text);
-            Ok(())
-        }
-    }
-
-    let mut bounded = Bounded(String::new());
-    write!(bounded, "{value}").ok()?;
-    // Unused capacity of the string would be kept too.
-    Some(Bytes::from(bounded.0.into_boxed_str().into_boxed_bytes()))
 }
 
 fn failure(error: &StorageError, storage: Storage, key: &str) -> Failure {

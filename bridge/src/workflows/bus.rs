@@ -96,6 +96,8 @@ pub(crate) struct AnswerSettings {
 struct Log {
     /// For incomplete workflows.
     incomplete: LogLimit,
+    /// For lines that are replaced.
+    replaced: LogLimit,
     /// For refused requests.
     refused: LogLimit,
     /// For reply addresses that the binding does not allow.
@@ -342,7 +344,12 @@ impl WorkflowBinding {
                 let held = vec![held];
                 Some(CompleteWorkflow { job, held })
             }
-            Ok(Ask::Line(client, line)) => self.added(assemblies.line(*client, line, held), work),
+            Ok(Ask::Line(client, line)) => {
+                if assemblies.replaces(&client, &line) {
+                    self.note_replaced(&client);
+                }
+                self.added(assemblies.line(*client, line, held), work)
+            }
             Ok(Ask::Cancel(cancel)) => {
                 self.end_named(&cancel, assemblies, work);
                 held.done();
@@ -392,6 +399,16 @@ impl WorkflowBinding {
             }
         }
         None
+    }
+
+    /// Reports that a line of an incomplete workflow replaces an earlier one.
+    fn note_replaced(&self, client: &WorkflowClient) {
+        self.intake.metrics.dropped("line_replaced");
+        if let Some(suppressed) = self.log.replaced.allow() {
+            tracing::warn!(binding = %self.intake.name, source = %client.source, seq = client.seq,
+                collaborationid = client.collaboration_id.as_ref().map(Text::as_str), suppressed,
+                "a line of a workflow replaces another one with the same seq");
+        }
     }
 
     /// Cancels everything with this name: waiting and running requests, and incomplete workflows.
@@ -567,6 +584,7 @@ impl Log {
         let limit = |more| limits.limit_of(binding, Level::WARN, more);
         Self {
             incomplete: limit("more incomplete workflows were not executed"),
+            replaced: limit("more lines of workflows were replaced"),
             refused: limit("more requests to the executor were refused"),
             forbidden: limit("more workflows were not executed: reply address not allowed"),
             answers: limit("more answers were reduced or not delivered"),

@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::turns::AgentTurns;
 use crate::metrics::Metrics;
@@ -65,13 +65,15 @@ impl Workers {
         })
     }
 
-    /// Runs a short task for an agent on these threads; `None` when the threads have stopped.
+    /// Runs a task for an agent on these threads, as long as somebody waits for it; `None` when the threads have
+    /// stopped.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         agent: &Text,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        self.handle.spawn(self.turns.take(agent, work)).await.ok()
+        let task = self.handle.spawn(self.turns.take(agent, work));
+        AbortOnDropHandle::new(task).await.ok()
     }
 
     /// Like [`Workers::ask`], for a task that a drain waits for. It runs to its end even if nobody waits any more.

@@ -27,6 +27,10 @@ pub(super) struct Headers {
 
 /// The longest value of a header, in bytes.
 const MAX_VALUE_BYTES: usize = 65_536;
+/// How many headers a call may set.
+const MAX_HEADERS: usize = 100;
+/// The maximum length of their names and values together, in bytes. A request exists several times while it is sent.
+const MAX_HEADER_BYTES: usize = 262_144;
 
 // === impl Headers ===
 
@@ -37,10 +41,15 @@ impl Headers {
         target: &Target,
         caller: &Caller<'_>,
     ) -> Result<Self, Failure> {
+        if headers.len() > MAX_HEADERS {
+            let message = format!("{} headers, more than {MAX_HEADERS}", headers.len());
+            return Err(exceeded("headers", message, MAX_HEADERS));
+        }
         let mut resolved = Self {
             list: Vec::with_capacity(headers.len()),
             config: Vec::with_capacity(headers.len()),
         };
+        let mut bytes = 0;
         for (name, value) in headers {
             let name = name.to_ascii_lowercase();
             let (text, config) = match value {
@@ -62,6 +71,11 @@ impl Headers {
                 }
             };
             check(&name, &text)?;
+            bytes += name.len() + text.len();
+            if bytes > MAX_HEADER_BYTES {
+                let message = format!("the headers are longer than {} KiB", MAX_HEADER_BYTES >> 10);
+                return Err(exceeded("header_bytes", message, MAX_HEADER_BYTES));
+            }
             resolved
                 .config
                 .push(vec![name.as_str().into(), config].into());
@@ -167,4 +181,10 @@ fn too_long(name: &str) -> Failure {
     let message = format!("the value of the header {name} is longer than {MAX_VALUE_BYTES} bytes");
     let failure = invalid(message).with("header", name);
     failure.suggest("put a shorter value into the header, or send it in the body")
+}
+
+fn exceeded(limit: &'static str, message: String, max: usize) -> Failure {
+    let failure = Failure::new(FailureCode::LimitExceeded, message);
+    let failure = failure.with("limit", limit).with("max", max);
+    failure.suggest("send fewer or shorter headers, or send the values in the body")
 }

@@ -10,7 +10,7 @@ use a2abus_plugin::Text;
 
 use futures_util::future::BoxFuture;
 
-use super::{Engine, Halt, OperationOutcome, cancelled};
+use super::{Engine, Halt, OperationOutcome, cancelled, check_depth};
 use crate::cache::Key;
 use crate::call::{self, CallCost, Caller};
 use crate::failure::Failure;
@@ -144,6 +144,7 @@ impl Engine<'_> {
 
     async fn store(&mut self, operation: &StoreData) -> Result<Json, Halt> {
         let value = self.model.read(&operation.input)?;
+        check_depth(&value, 0)?;
         let place = (operation.storage, Text::from(operation.key.as_str()));
         let is_read = self.run.plan.stored.contains(&place);
         let max = self.run.shared.limits.max_model_bytes;

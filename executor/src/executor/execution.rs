@@ -132,7 +132,7 @@ impl Execution {
     ) -> Result<Option<Self>, Refusal> {
         let (clock, agent) = (&inner.shared.environment.clock, start.agent.id());
         let turn = inner.archive.turn(agent, clock.as_ref()).await;
-        let turn = turn.inspect_err(not_stored)?;
+        let turn = turn.inspect_err(|error| not_stored(error, agent, &start.execution_id))?;
         // The wait for the turn may have been long, so the time of the execution begins only now.
         let deadline = start.deadline(clock.as_ref())?;
         let stored = Stored {
@@ -143,7 +143,7 @@ impl Execution {
         let names = start.request.cancel_names.as_slice();
         let claim = (deadline.time + MARGIN, names);
         let begun = inner.archive.begin(turn, agent, &stored, claim).await;
-        if !begun.map_err(|error| not_begun(error, &start.execution_id))? {
+        if !begun.map_err(|error| not_begun(error, agent, &start.execution_id))? {
             return Ok(None);
         }
         let reported = Arc::new(Mutex::new(VecDeque::new()));
@@ -269,7 +269,7 @@ impl RunningElsewhere {
             .await;
         let stored = stored.inspect_err(|error| {
             tracing::error!(
-                error = &*error.0,
+                agent = %self.agent, execution_id = %self.execution_id, error = &*error.0,
                 "the record of an execution cannot be read"
             );
         });
@@ -334,10 +334,7 @@ async fn run(
     };
     stored.record = Record::ended(&inputs, &ended);
     stored.has_begun_unsafe = unsafe_mark.is_set.load(Ordering::Relaxed);
-    if save(&inner, start.agent.id(), &stored).await.is_err() {
-        // The answer is correct either way. Recording that the execution ended matters more than its results.
-        let _is_noted = save(&inner, start.agent.id(), &stored.without_values()).await;
-    }
+    save_last(&inner, start.agent.id(), &stored).await;
     let record = Arc::new(stored.record);
     slot.end(&record);
     (record, ended.model)
@@ -388,23 +385,36 @@ impl UnsafeMark {
     }
 }
 
+/// Stores the final record. The answer is correct either way, and recording that the execution ended matters more than
+/// its results.
+async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) {
+    if save(inner, agent, stored).await.is_err()
+        && save(inner, agent, &stored.without_values()).await.is_err()
+    {
+        tracing::error!(
+            %agent, execution_id = %stored.record.execution_id(), status = stored.record.status().as_str(),
+            "an execution has ended, but its record says that it runs: its request, sent again, runs again or is answered as interrupted"
+        );
+    }
+}
+
 async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
     let saved = inner.archive.save(agent, stored).await;
-    saved.inspect_err(not_stored)
+    saved.inspect_err(|error| not_stored(error, agent, stored.record.execution_id()))
 }
 
 /// Why an execution does not begin.
-fn not_begun(error: StoreError, execution_id: &Text) -> Refusal {
+fn not_begun(error: StoreError, agent: &Text, execution_id: &Text) -> Refusal {
     if error.0.is::<RecordForgotten>() {
         return Refusal::Forgotten(execution_id.clone());
     }
-    not_stored(&error);
+    not_stored(&error, agent, execution_id);
     Refusal::Store(error)
 }
 
-fn not_stored(error: &StoreError) {
+fn not_stored(error: &StoreError, agent: &Text, execution_id: &Text) {
     tracing::error!(
-        error = &*error.0,
+        %agent, %execution_id, error = &*error.0,
         "the record of an execution cannot be stored"
     );
 }

@@ -53,6 +53,9 @@ pub enum Refusal {
     /// It has run, and its record was removed for lack of memory.
     #[error("the execution {0} has run, and its record was removed because memory was full")]
     Forgotten(Text),
+    /// Its record is malformed, so nobody knows whether it has run. This stays so until the record expires.
+    #[error("the record of the execution {0} cannot be read")]
+    Unreadable(Text),
     /// The agent already has its maximum of concurrent executions.
     #[error("{0} executions are already running, the limit of the agent")]
     Busy(usize),

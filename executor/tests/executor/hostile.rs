@@ -24,7 +24,7 @@ fn only(differences: &[String], what: &[&str]) -> bool {
 }
 
 #[tokio::test]
-async fn a_path_of_a_hundred_thousand_steps_is_refused() {
+async fn a_path_of_a_hundred_thousand_steps_or_bytes_is_refused() {
     let path = format!("/workflow{}", "/a".repeat(100_000));
     for broken in [
         format!(
@@ -34,6 +34,10 @@ async fn a_path_of_a_hundred_thousand_steps_is_refused() {
         format!(
             r#""FilterData":{{"inputPath":"/workflow/x","conditions":[{{"field":"a{}","operator":"==","value":1}}],"outputPath":"/workflow/y"}}"#,
             ".a".repeat(50_000)
+        ),
+        format!(
+            r#""StoreData":{{"inputPath":"/workflow/x/{}","storage":"localStorage","key":"k"}}"#,
+            "a".repeat(200_000)
         ),
     ] {
         let expected = r#"{"valid":false,"errors":[{"code":"invalid_path","level":"structural","operationId":"o"}]}"#;

@@ -34,6 +34,10 @@ struct Failing {
     forgets: AtomicBool,
     /// The names of the last execution that began.
     names: Mutex<Vec<Text>>,
+    clock: VirtualClock,
+    /// How often a value of `localStorage` was read, and how long that takes.
+    value_reads: AtomicUsize,
+    value_read_takes: Mutex<Duration>,
 }
 
 impl Store for Failing {
@@ -45,6 +49,10 @@ impl Store for Failing {
         if table == Table::Executions && self.is_behind.load(Ordering::Relaxed) {
             let first = self.first.lock().unwrap().get(key).cloned();
             return Box::pin(async { Ok(first) });
+        }
+        if table == Table::Local {
+            self.value_reads.fetch_add(1, Ordering::Relaxed);
+            self.clock.advance(*self.value_read_takes.lock().unwrap());
         }
         self.store.get(table, key)
     }
@@ -116,7 +124,6 @@ impl World {
         let agent = Agent::new("tester".into(), policy, BTreeMap::new(), Rates::default());
         Self {
             http: Arc::new(Recorded::new(answers.as_object().unwrap(), clock.clone())),
-            clock,
             store: Arc::new(Failing {
                 store: MemoryStore::default(),
                 writes: AtomicUsize::new(0),
@@ -125,7 +132,11 @@ impl World {
                 is_behind: AtomicBool::new(false),
                 forgets: AtomicBool::new(false),
                 names: Mutex::default(),
+                clock: clock.clone(),
+                value_reads: AtomicUsize::new(0),
+                value_read_takes: Mutex::default(),
             }),
+            clock,
             agent: Arc::new(agent),
         }
     }
@@ -896,4 +907,191 @@ async fn values_that_are_stored_and_read_again_have_a_limit_together() {
         let stored = executor.stored("a", "", Storage::Local, key).await.unwrap();
         assert_eq!(stored.is_some(), is_stored, "{key}");
     }
+}
+
+/// An agent that may use `localStorage`.
+fn storing_agent() -> Arc<Agent> {
+    let policy = Policy {
+        operations: ["*"].into_iter().collect(),
+        storages: ["localStorage"].into_iter().collect(),
+        ..Policy::default()
+    };
+    let agent = Agent::new("a".into(), policy, BTreeMap::new(), Rates::default());
+    Arc::new(agent)
+}
+
+/// The answer of an execution with this input.
+async fn answer_of(
+    executor: &Executor,
+    agent: &Arc<Agent>,
+    lines: String,
+    input: &str,
+    on_error: OnError,
+) -> Json {
+    let input = a2abus_executor::parse(input.as_bytes()).unwrap();
+    let request = Request {
+        workflow: lines.into(),
+        input: input.as_object().unwrap().clone(),
+        on_error,
+        ..Request::default()
+    };
+    finished(executor.execute(agent, request).await.unwrap())
+        .await
+        .answer()
+}
+
+/// The code of the failure that ended an execution, with the limit that was exceeded.
+fn failure_of(answer: &Json) -> String {
+    let error = answer.get("error").unwrap();
+    let code = error.get("code").and_then(Json::as_str).unwrap();
+    let limit = error.get("details").unwrap().get("limit");
+    let limit = limit.and_then(Json::as_str).unwrap_or("no limit");
+    format!("{code}: {limit}")
+}
+
+#[tokio::test]
+async fn a_stored_value_is_loaded_once_and_only_while_there_is_time() {
+    let world = World::new(0);
+    let (executor, agent) = (world.executor(), storing_agent());
+    let store = |key: &str| {
+        format!(
+            r#""StoreData":{{"inputPath":"/workflow/x","storage":"localStorage","key":"{key}"}}"#
+        )
+    };
+    let run =
+        async |lines| answer_of(&executor, &agent, lines, r#"{"x":[1]}"#, OnError::Stop).await;
+    run(named("e-1", &[&store("k"), &store("l")])).await;
+    let sources = ["k", "k", "l", "k"].map(|key| format!("\"/localStorage/{key}\""));
+    let merge = format!(
+        r#""MergeData":{{"sources":[{}],"strategy":"concat","outputPath":"/workflow/c"}}"#,
+        sources.join(",")
+    );
+    let reads = || world.store.value_reads.swap(0, Ordering::Relaxed);
+    reads();
+    let answer = run(named("e-2", &[&merge])).await;
+    let results = answer.get("results").unwrap().to_string();
+    assert_eq!(results, r#"{"o0":[1,1,1,1]}"#);
+    assert_eq!(reads(), 2);
+
+    *world.store.value_read_takes.lock().unwrap() = Duration::from_secs(31);
+    let answer = run(named("e-3", &[&merge])).await;
+    assert_eq!(failure_of(&answer), "execution_timeout: no limit");
+    assert_eq!(reads(), 1);
+}
+
+#[tokio::test]
+async fn values_that_are_too_deep_to_be_read_again_are_refused() {
+    let world = World::new(0);
+    let (executor, agent) = (world.executor(), storing_agent());
+    let join = |source: &str, output: &str| {
+        format!(
+            r#""MergeData":{{"sources":["{source}","{source}"],"strategy":"concat","outputPath":"{output}"}}"#
+        )
+    };
+    let steps = |first: &str| format!("/workflow/{first}{}", "/k".repeat(63));
+    let operations = [
+        join("/workflow/v", &steps("p")),
+        join("/workflow/p", &steps("q")),
+        join("/workflow/q", "/workflow/o"),
+    ];
+    let lines = workflow(&operations.each_ref().map(String::as_str));
+    let answer = answer_of(&executor, &agent, lines, r#"{"v":[1]}"#, OnError::Stop).await;
+    assert_eq!(failure_of(&answer), "limit_exceeded: data_model_levels");
+    let stored = executor.record(agent.id(), "e").await.unwrap().unwrap();
+    assert_eq!(stored.answer(), answer);
+
+    for (levels, is_stored) in [(120, true), (121, false)] {
+        let key = format!("k{levels}");
+        let store = format!(
+            r#""StoreData":{{"inputPath":"/workflow/x","storage":"localStorage","key":"{key}"}}"#
+        );
+        let input = format!(r#"{{"x":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+        let answer = answer_of(
+            &executor,
+            &agent,
+            named(&key, &[&store]),
+            &input,
+            OnError::Stop,
+        )
+        .await;
+        assert_eq!(answer.get("error").is_none(), is_stored, "{answer}");
+        let stored = executor.stored("a", "", Storage::Local, &key).await;
+        assert_eq!(stored.unwrap().is_some(), is_stored, "{levels}");
+    }
+}
+
+#[tokio::test]
+async fn failures_after_which_an_execution_continues_have_a_limit_together() {
+    let world = World::new(0);
+    let mut options = Options::default();
+    options.limits.max_model_bytes = 100_000;
+    let executor = world.executor_with(options);
+    let turns = r#""Loop":{"inputPath":"/workflow/k","operations":["o1"]}"#;
+    let read = format!(
+        r#""FilterData":{{"inputPath":"/workflow/k/{}","conditions":[],"outputPath":"/workflow/o"}}"#,
+        "a".repeat(4_000)
+    );
+    let lines = workflow(&[turns, &read]).replace(r#""o0","o1""#, r#""o0""#);
+    let input = format!(r#"{{"k":[{}]}}"#, vec!["0"; 100].join(","));
+    let agent = &world.agent;
+    let answer = answer_of(&executor, agent, lines, &input, OnError::Continue).await;
+    assert_eq!(failure_of(&answer), "limit_exceeded: failure_bytes");
+    let errors = answer.get("errors").and_then(Json::as_array).unwrap();
+    assert!((2..20).contains(&errors.len()), "{}", errors.len());
+}
+
+#[tokio::test]
+async fn results_that_are_too_long_to_be_read_again_are_not_stored() {
+    let world = World::new(0);
+    let mut options = Options::default();
+    options.limits.max_model_bytes = 256 << 20;
+    let (executor, agent) = (world.executor_with(options), agent("a"));
+    let item = Json::object([("v", Json::from("v".repeat(64 << 20)))]);
+    let input = Json::object([("x", Json::from(vec![item]))]);
+    let request = Request {
+        input: input.as_object().unwrap().clone(),
+        ..large("e", 1).1
+    };
+    let record = finished(executor.execute(&agent, request).await.unwrap()).await;
+    assert_eq!(record.status(), Status::Success);
+    assert_eq!(record.results().unwrap().len(), 1);
+    let stored = executor.record(agent.id(), "e").await.unwrap().unwrap();
+    assert_eq!(stored.status(), Status::Success);
+    assert_eq!(stored.results().unwrap().len(), 0);
+    let is_removed = stored.answer().get("results_removed").cloned();
+    assert_eq!(is_removed, Some(Json::Bool(true)));
+}
+
+#[tokio::test]
+async fn a_malformed_record_refuses_its_request_and_does_not_end_the_cleanup() {
+    const MOST: usize = 200_000;
+    let world = World::new(0);
+    let mut options = Options::default();
+    options.limits.max_record_bytes = MOST;
+    let (executor, agent) = (world.executor_with(options), agent("a"));
+    let run = async |id: &str| executor.execute(&agent, large(id, 10_000).1).await;
+    finished(run("e0").await.unwrap()).await;
+    let malformed = Change {
+        table: Table::Executions,
+        key: "a\0e0".to_owned(),
+        value: Some(Bytes::from_static(b"{")),
+    };
+    world.store.store.write(vec![malformed]).await.unwrap();
+    let refused = run("e0").await;
+    assert!(
+        matches!(&refused, Err(Refusal::Unreadable(id)) if *id == "e0"),
+        "{refused:?}"
+    );
+
+    for number in 1..60 {
+        world.clock.advance(Duration::from_millis(1));
+        finished(run(&format!("e{number}")).await.unwrap()).await;
+    }
+    for table in [Table::Executions, Table::Summaries] {
+        let left = world.store.scan(table, "a", "", 1_000).await.unwrap();
+        assert_eq!(left.len(), 59, "{table:?}");
+        let bytes: usize = left.iter().map(|(_, record)| record.len()).sum();
+        assert!(bytes < MOST + 60 * 500, "{table:?}: {bytes} bytes");
+    }
+    assert!(matches!(run("e0").await, Ok(Started::New(_))));
 }

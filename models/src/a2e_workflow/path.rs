@@ -11,6 +11,8 @@ use a2abus_plugin::Text;
 
 /// The maximum number of steps of a path: data is not nested more deeply.
 const MAX_STEPS: usize = 64;
+/// The maximum length of a path after its root, in bytes: failures repeat it, and an execution may have many.
+const MAX_BYTES: usize = 4_096;
 
 /// The beginning of every path of the data model.
 const ROOT: &str = "/workflow";
@@ -70,8 +72,8 @@ pub enum PathError {
     /// Something other than a key or a bracket follows.
     #[error("a key or a bracket is expected")]
     BadEnd,
-    /// More than 64 steps.
-    #[error("a path has at most {MAX_STEPS} steps")]
+    /// More than 64 steps or 4,096 bytes.
+    #[error("a path has at most {MAX_STEPS} steps and {MAX_BYTES} bytes")]
     TooLong,
     /// Brackets in a path that is written to.
     #[error("an output path must not have brackets")]
@@ -140,8 +142,11 @@ impl Path {
     }
 
     fn parse_steps(storage: Option<Storage>, mut rest: &str) -> Result<(Self, &str), PathError> {
-        let mut segments = Vec::new();
+        let (mut segments, whole) = (Vec::new(), rest.len());
         push_segments(&mut segments, &mut rest)?;
+        if whole - rest.len() > MAX_BYTES {
+            return Err(PathError::TooLong);
+        }
         if storage.is_some() && matches!(segments.first(), Some(Segment::Index(_))) {
             return Err(PathError::BadBracket);
         }
@@ -259,6 +264,9 @@ impl RelativePath {
             push_segments(&mut segments, &mut rest)?;
         }
         let length = text.len() - rest.len();
+        if length > MAX_BYTES {
+            return Err(PathError::TooLong);
+        }
         let text = Text::from(text.get(..length).unwrap_or_default());
         Ok((Self { text, segments }, rest))
     }

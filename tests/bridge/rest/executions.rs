@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use a2abus_executor::{
+    Change, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Store as _, Table,
+};
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::battery::within;
@@ -399,4 +403,46 @@ async fn executions_that_do_not_end_in_time_are_cancelled() {
     assert_eq!(status, StatusCode::OK);
     assert_eq!(answer["status"], "cancelled");
     within("the bridge ends", bridge.running).await.unwrap();
+}
+
+/// A network whose client has a bug.
+struct Panicking;
+
+impl HttpClient for Panicking {
+    fn send(&self, _: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, HttpError>> {
+        panic!("a bug, as configured")
+    }
+}
+
+#[tokio::test]
+async fn an_execution_that_fails_unexpectedly_is_answered_as_interrupted() {
+    let store = Arc::new(Shaky::with_gate(1));
+    let world = Environment {
+        http: Arc::new(Panicking),
+        ..store.environment()
+    };
+    let bridge = TestBridge::open_in(Some(world)).await;
+    let call = call(&bridge.service.base, "GET", "/users");
+    let answer = bridge.run(&workflow("bug-1", &[("act", call)])).await;
+    assert_eq!(answer["execution_id"], "bug-1");
+    assert_eq!(answer["status"], "failed");
+    assert_eq!(answer["error"]["code"], "interrupted", "{answer}");
+}
+
+#[tokio::test]
+async fn a_request_whose_record_is_malformed_needs_another_id() {
+    let store = Arc::new(Shaky::with_gate(1));
+    let bridge = TestBridge::open_in(Some(store.environment())).await;
+    let malformed = Change {
+        table: Table::Executions,
+        key: "reporter\0bad-1".to_owned(),
+        value: Some(Bytes::from_static(b"{")),
+    };
+    store.write(vec![malformed]).await.unwrap();
+    let execute = |id| json!({"workflow": workflow(id, &[("w", wait(0))])});
+    let (status, answer) = fetch(bridge.execute(&execute("bad-1"))).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+    assert_eq!(answer["error"]["code"], "storage_failed", "{answer}");
+    let (status, _) = fetch(bridge.execute(&execute("bad-2"))).await;
+    assert_eq!(status, StatusCode::OK);
 }

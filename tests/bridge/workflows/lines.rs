@@ -161,6 +161,25 @@ async fn lines_out_of_order_are_put_in_the_order_of_seq() {
 }
 
 #[tokio::test]
+async fn a_line_with_another_text_replaces_an_earlier_one_with_its_number() {
+    let mut world = World::named().await;
+    let wrong = define("w", &json!({"Nap": {}}));
+    send(&world, "line-0", Some(0), &wrong).await;
+    // The same text in another event is not another line.
+    send(&world, "copy-0", Some(0), &wrong).await;
+    send(&world, "again-0", Some(0), &define("w", &wait(1))).await;
+    send(&world, "again-1", Some(1), &begin("e-1", &["w"])).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "success", "{answer:?}");
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 4)
+        .await;
+    let replaced = r#"a2abus_dropped_total{binding="work",reason="line_replaced"}"#;
+    assert_eq!(world.count(replaced), 1);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn the_last_line_waits_for_the_only_other_one() {
     for first in [0, 1] {
         let mut world = World::named().await;

@@ -148,6 +148,34 @@ async fn a_request_whose_record_was_removed_for_lack_of_memory_is_answered_at_on
     world.end().await;
 }
 
+/// It stays malformed for as long as records are kept, so the request does not wait for it.
+#[tokio::test]
+async fn a_request_whose_record_is_malformed_is_answered_at_once() {
+    let shared = Shared::new(Begins::Here);
+    let mut world = shared.world("run_as: reporter").await;
+    let malformed = Change {
+        table: Table::Executions,
+        key: "reporter\0e-1".to_owned(),
+        value: Some(Bytes::from_static(b"{")),
+    };
+    shared.write(vec![malformed]).await.unwrap();
+    let lines = workflow("e-1", &[("w", wait(1))]);
+    world.send("1", &[EXECUTE], &lines).await;
+    let answer = world.answer().await;
+    assert_eq!(
+        answer.data["error"]["code"], "storage_failed",
+        "{}",
+        answer.data
+    );
+    assert_eq!(answer.data["execution_id"], json!("e-1"));
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
+        .await;
+    let refused = "a2abus_workflow_refused_total{reason=\"store\"}";
+    assert_eq!(world.count(refused), 1);
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_request_that_another_replica_executes_does_not_delay_the_end_of_the_bridge() {
     let shared = Shared::new(Begins::Elsewhere);

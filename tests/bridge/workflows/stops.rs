@@ -16,11 +16,11 @@ fn cancel(from: &str) -> Message {
 }
 
 pub(super) fn cancel_of(from: &str, name: &str) -> Message {
-    let mut message = event(
-        "cancel",
-        &[("sourceagent", from), ("collaborationid", name)],
-        "",
-    );
+    cancel_with(&[("sourceagent", from), ("collaborationid", name)])
+}
+
+fn cancel_with(attributes: &[(&str, &str)]) -> Message {
+    let mut message = event("cancel", attributes, "");
     message
         .headers
         .put("ce_type", "org.apache.eventmesh.a2a.a2e.execution.cancel");
@@ -57,6 +57,33 @@ async fn only_the_requester_may_cancel_an_execution() {
     assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
     assert_eq!(answer.data["error"]["code"], "cancelled");
     assert_eq!(world.service.posts(), 1);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_cancel_may_name_the_call_of_its_request() {
+    let mut world = World::named().await;
+    let lines = workflow("e-1", &[("held", world.service.get("/held"))]);
+    world
+        .send("1", &[EXECUTE, ("callid", "call-9")], &lines)
+        .await;
+    world.service.until_held(1).await;
+    world
+        .publish(cancel_with(&[
+            ("sourceagent", "reporter"),
+            ("callid", "call-9"),
+        ]))
+        .await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
+    // Without any name it cancels nothing.
+    world
+        .publish(cancel_with(&[("sourceagent", "reporter")]))
+        .await;
+    let dead_letter = world.dead_letter().await;
+    let detail = dead_letter.headers.get("bus-dlq-detail").unwrap();
+    let detail = std::str::from_utf8(detail).unwrap();
+    assert!(detail.contains("callid"), "{detail}");
     world.end().await;
 }
 

@@ -290,6 +290,15 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store).counted()
     }
 
+    /// The record of the execution is malformed, so it is unknown whether it has run.
+    pub(super) fn unreadable(execution_id: &str) -> Self {
+        let message = format!(
+            "the record of the execution {execution_id} cannot be read; to run the workflow, give it a new executionId"
+        );
+        let codes = ("ExecutionError", "storage_failed");
+        Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store).counted()
+    }
+
     pub(super) fn draining() -> Self {
         let message = "the executor is shutting down; try again later, or at another replica";
         let codes = ("ExecutionError", "draining");

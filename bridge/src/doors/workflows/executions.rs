@@ -6,12 +6,14 @@ use a2abus_executor::{Agent, Json, Limit, Record, Refusal, StoreError, Usage};
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::time::sleep;
 
 use super::RestState;
 use super::answer::{self, Problem, replayed, value};
 use super::request::{self, WaitMode};
+use crate::bus::delivery::{BACKOFF, jittered};
 use crate::http::respond::json_response;
-use crate::workflows::{Begun, NotBegun};
+use crate::workflows::{Begun, NotBegun, Run};
 
 // === impl RestState ===
 
@@ -32,26 +34,28 @@ impl RestState {
         agent: &Arc<Agent>,
         body: &Bytes,
     ) -> Result<Response, Problem> {
-        let (request, wait) = request::execute(body)?;
+        let (request, wait_mode) = request::execute(body)?;
+        let mut wait = BACKOFF.0;
         loop {
             match self.workflows.start(agent, request.clone()).await {
-                Ok(Begun::New(run)) => {
-                    if wait == WaitMode::Not {
-                        return Ok(accepted(run.execution_id()));
-                    }
-                    let record = run.ended().await.ok_or_else(Problem::draining)?;
-                    return Ok(self.whole(agent, record, Record::answer).await);
+                Ok(Begun::New(run)) if wait_mode == WaitMode::Not => {
+                    return Ok(accepted(run.execution_id()));
                 }
-                Ok(Begun::Running(follow)) if wait == WaitMode::Not => {
+                Ok(Begun::New(run)) => return self.ended(agent, run).await,
+                Ok(Begun::Running(follow)) if wait_mode == WaitMode::Not => {
                     return Ok(replayed(accepted(follow.execution_id())));
                 }
-                Ok(Begun::Running(follow)) => match follow.ended().await {
+                Ok(Begun::Running(follow)) => match self.workflows.ended(agent, follow).await {
                     Some(record) => {
                         return Ok(replayed(self.whole(agent, record, Record::answer).await));
                     }
                     None if self.workflows.is_draining() => return Err(Problem::draining()),
-                    // The earlier execution was refused or abandoned, so this one can start.
-                    None => {}
+                    // The earlier execution was refused or abandoned, so this one can start, but not before the claim
+                    // of the earlier one has ended by the clock of the bus.
+                    None => {
+                        sleep(jittered(wait)).await;
+                        wait = (wait * 2).min(BACKOFF.1);
+                    }
                 },
                 Ok(Begun::Finished(record)) => {
                     return Ok(replayed(self.whole(agent, record, Record::answer).await));
@@ -66,12 +70,37 @@ impl RestState {
         }
     }
 
+    /// The answer of an execution when it has ended.
+    async fn ended(&self, agent: &Agent, run: Run) -> Result<Response, Problem> {
+        let id = run.execution_id().clone();
+        let record = match run.ended().await {
+            Some(record) => record,
+            None if self.workflows.is_draining() => return Err(Problem::draining()),
+            None => {
+                tracing::error!(agent = %agent.id(), execution_id = %id, "an execution failed unexpectedly");
+                // Nobody runs it, so it counts as interrupted.
+                let record = self.record(agent, &id).await?;
+                Arc::new(record.ok_or_else(Problem::store)?)
+            }
+        };
+        Ok(self.whole(agent, record, Record::answer).await)
+    }
+
     pub(super) async fn execution(&self, agent: &Agent, id: &str) -> Result<Response, Problem> {
-        let record = self.workflows.executor().record(agent.id(), id).await;
-        match record.map_err(|error| self.store(&error))? {
+        match self.record(agent, id).await? {
             Some(record) => Ok(self.whole(agent, Arc::new(record), Record::to_value).await),
             None => Err(Problem::no_such_execution()),
         }
+    }
+
+    /// A record. It may be large, so the threads of the executor read it.
+    async fn record(&self, agent: &Agent, id: &str) -> Result<Option<Record>, Problem> {
+        let executor = self.workflows.executor().clone();
+        let (owner, id) = (agent.id().clone(), id.to_owned());
+        let read = async move { executor.record(&owner, &id).await };
+        let record = self.workflows.ask(agent, read).await;
+        let record = record.ok_or_else(Problem::draining)?;
+        record.map_err(|error| self.store(&error))
     }
 
     pub(super) async fn executions(
@@ -170,6 +199,7 @@ fn problem(not_begun: &NotBegun) -> Problem {
         }
         NotBegun::Refused(Refusal::Conflict(id)) => Problem::conflict(id),
         NotBegun::Refused(Refusal::Forgotten(id)) => Problem::forgotten(id),
+        NotBegun::Refused(Refusal::Unreadable(id)) => Problem::unreadable(id),
         NotBegun::Refused(error) => {
             tracing::error!(
                 error = error as &dyn std::error::Error,

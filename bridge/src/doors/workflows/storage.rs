@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 
-use a2abus_executor::{Agent, Json, StoredValue};
+use a2abus_executor::{Agent, Json, StoreError, StoredValue};
 use a2abus_models::a2e_workflow::operation::Storage;
 use axum::response::Response;
+use bytes::Bytes;
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
 use super::RestState;
 use super::answer::{Problem, value};
+use crate::http::respond::json_response;
 
 // === impl RestState ===
 
@@ -51,10 +53,17 @@ impl RestState {
     ) -> Result<Response, Problem> {
         permit(agent, storage)?;
         let (key, session) = (decoded("key", key)?, session(storage, query)?);
-        let executor = self.workflows.executor();
-        let stored = executor.stored(agent.id(), &session, storage, &key).await;
+        let (executor, id) = (self.workflows.executor().clone(), agent.id().clone());
+        let (key, session) = (key.into_owned(), session.into_owned());
+        // A value may be large, so the threads of the executor read and write it.
+        let read = async move {
+            let stored = executor.stored(&id, &session, storage, &key).await?;
+            Ok::<_, StoreError>(stored.map(|stored| stored.to_string()))
+        };
+        let stored = self.workflows.ask(agent, read).await;
+        let stored = stored.ok_or_else(Problem::draining)?;
         match stored.map_err(|error| self.store(&error))? {
-            Some(stored) => Ok(value(StatusCode::OK, &stored)),
+            Some(stored) => Ok(json_response(StatusCode::OK, Bytes::from(stored))),
             None => Err(Problem::no_such_value()),
         }
     }

@@ -109,6 +109,10 @@ impl NotAWorkflow {
         code: "missing_collaborationid",
         detail: "a single line of a workflow: send the whole workflow, or give its lines a collaborationid",
     };
+    const NO_NAME: Self = Self {
+        code: "missing_collaborationid",
+        detail: "a cancel needs the collaborationid of the execution, or the callid of its request",
+    };
 }
 
 // === impl Rejected ===
@@ -216,11 +220,11 @@ impl Ask {
             }
             Some("operationUpdate") => Ok(Self::Line(Box::new(client), event.body())),
             Some(CANCEL_TYPE) => {
-                let name = client
-                    .collaboration_id
-                    .ok_or(NotAWorkflow::NO_COLLABORATION)?;
-                let requester = client.requester;
-                Ok(Self::Cancel(Cancel { requester, name }))
+                let name = client.collaboration_id.or(client.call_id);
+                Ok(Self::Cancel(Cancel {
+                    requester: client.requester,
+                    name: name.ok_or(NotAWorkflow::NO_NAME)?,
+                }))
             }
             _ => Err(NotAWorkflow::OTHER),
         }

@@ -1,11 +1,11 @@
 //! Workflows that arrive line by line, each line as a separate event.
 //!
 //! Lines with the same requester and `collaborationid` form one workflow. If all have `seq`, they are sorted by it, and
-//! the workflow is complete when none is missing. Otherwise they stay in the order of arrival, and the `beginExecution`
-//! line is the last. The deliveries stay unsettled meanwhile, within the budget of the subscription. Incomplete
-//! workflows must not fill it, so they get half of it. When that is used up, the oldest workflow of the requester that
-//! holds most is answered as incomplete. None waits longer than [`LIFETIME`]. Source: docs/protocols/a2e-workflows.md
-//! §11.
+//! the workflow is complete when none is missing; a line replaces an earlier one with the same `seq` and another text.
+//! Otherwise they stay in the order of arrival, and the `beginExecution` line is the last. The deliveries stay
+//! unsettled meanwhile, within the budget of the subscription. Incomplete workflows must not fill it, so they get half
+//! of it. When that is used up, the oldest workflow of the requester that holds most is answered as incomplete. None
+//! waits longer than [`LIFETIME`]. Source: docs/protocols/a2e-workflows.md §11.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,8 +29,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Maximum number of incomplete workflows of a binding.
 const MAX_OPEN: usize = 256;
-/// How often a workflow is parsed to learn whether it lacks line 0: once for each different `beginExecution` line. It is
-/// parsed on the task that serves the binding, so a sender must not be able to repeat that at will.
+/// How often a workflow is parsed to learn whether it lacks line 0: once for each different `beginExecution` line, and
+/// after a line is replaced. It is parsed on the task that serves the binding, so a sender must not be able to repeat
+/// that at will.
 const MAX_CHECKS: u32 = 4;
 
 /// The incomplete workflows.
@@ -116,6 +117,8 @@ struct Sent {
 struct Line {
     client: WorkflowClient,
     body: Bytes,
+    /// The identities of the lines that it has replaced. They may be redelivered.
+    replaced: Vec<Text>,
 }
 
 /// A workflow and its deliveries.
@@ -152,15 +155,19 @@ impl Assemblies {
             return Added::Late(held);
         }
         assembly.held.push(held);
-        if !assembly.has(&client) {
-            assembly.bytes += body.len() + 1;
-            assembly.lines.push(Line { client, body });
-        }
+        assembly.add(Line::new(client, body));
         if assembly.bytes > self.limits.max_bytes {
             assembly.over = Some(Over::TooLarge);
             return Added::of(assembly.take());
         }
         self.if_whole(&key)
+    }
+
+    /// Whether this line replaces an earlier one.
+    pub(super) fn replaces(&self, client: &WorkflowClient, body: &Bytes) -> bool {
+        let open = AssemblyKey::of(client).and_then(|key| self.open.get(&key));
+        open.and_then(|assembly| assembly.lines.iter().find(|line| line.is(client)))
+            .is_some_and(|line| line.differs(client, body))
     }
 
     /// Adds the `beginExecution` line.
@@ -391,12 +398,23 @@ impl Assembly {
         bodies.map(Bytes::len).sum()
     }
 
-    /// Whether the line was already delivered.
-    fn has(&self, client: &WorkflowClient) -> bool {
-        let mut lines = self.lines.iter().map(|line| &line.client);
-        lines.any(|line| {
-            line.identity == client.identity || (line.seq.is_some() && line.seq == client.seq)
-        })
+    /// Adds a line, unless it was already delivered. Its sender may have started again with another workflow, so it
+    /// replaces another line with its number.
+    fn add(&mut self, mut line: Line) {
+        match self.lines.iter_mut().find(|known| known.is(&line.client)) {
+            None => {
+                self.bytes += line.body.len() + 1;
+                self.lines.push(line);
+            }
+            Some(known) if known.differs(&line.client, &line.body) => {
+                self.bytes = self.bytes - known.body.len() + line.body.len();
+                line.replaced = std::mem::take(&mut known.replaced);
+                line.replaced.push(known.client.identity.clone());
+                *known = line;
+                self.is_lacking = self.checks >= MAX_CHECKS;
+            }
+            Some(_) => {}
+        }
     }
 
     /// The first line, by which a workflow that is sent again is recognised.
@@ -506,6 +524,31 @@ impl Assembly {
     }
 }
 
+// === impl Line ===
+
+impl Line {
+    fn new(client: WorkflowClient, body: Bytes) -> Self {
+        Self {
+            client,
+            body,
+            replaced: Vec::new(),
+        }
+    }
+
+    /// Whether a line is this one, or has its number.
+    fn is(&self, client: &WorkflowClient) -> bool {
+        let known = &self.client;
+        known.identity == client.identity || (known.seq.is_some() && known.seq == client.seq)
+    }
+
+    /// Whether a line with the same number is a new one. A line that its sender repeats has the same text.
+    fn differs(&self, client: &WorkflowClient, body: &Bytes) -> bool {
+        let is_known =
+            self.client.identity == client.identity || self.replaced.contains(&client.identity);
+        !is_known && self.body.trim_ascii() != body.trim_ascii()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::client::{AnswerForm, Progress};
@@ -553,10 +596,7 @@ mod tests {
         let mut assembly = Assembly::new();
         let line =
             r#"{"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":1}}}"#;
-        assembly.lines.push(Line {
-            client: client(1),
-            body: Bytes::from_static(line.as_bytes()),
-        });
+        assembly.add(Line::new(client(1), Bytes::from_static(line.as_bytes())));
         for _ in 0..10 {
             assembly.begin_with(begin(2, "missing"));
             assert!(!assembly.is_whole(&limits));
@@ -568,20 +608,41 @@ mod tests {
         }
         assert_eq!(assembly.checks, MAX_CHECKS);
         // Line 0 completes it nevertheless.
-        assembly.lines.push(Line {
-            client: client(0),
-            body: Bytes::from_static(line.as_bytes()),
-        });
+        let line = Bytes::from_static(line.as_bytes());
+        assembly.add(Line::new(client(0), line.clone()));
         assert!(assembly.is_whole(&limits));
 
         let mut assembly = Assembly::new();
-        assembly.lines.push(Line {
-            client: client(1),
-            body: Bytes::from_static(line.as_bytes()),
-        });
+        assembly.add(Line::new(client(1), line));
         assembly.begin_with(begin(2, "missing"));
         assert!(!assembly.is_whole(&limits));
         assembly.begin_with(begin(2, "w"));
         assert!(assembly.is_whole(&limits), "another line is checked again");
+    }
+
+    #[test]
+    fn a_line_replaces_another_one_with_its_number_until_that_is_redelivered() {
+        let named = |identity: &str, seq| WorkflowClient {
+            identity: identity.into(),
+            ..client(seq)
+        };
+        let mut assembly = Assembly::new();
+        // Lines that were replaced are redelivered.
+        for (identity, body, expected) in [
+            ("first", "one", "one"),
+            ("copy", "one\n", "one"),
+            ("second", "two", "two"),
+            ("first", "one", "two"),
+            ("third", "three", "three"),
+            ("first", "one", "three"),
+            ("second", "two", "three"),
+        ] {
+            assembly.add(Line::new(named(identity, 1), body.into()));
+            assert_eq!(assembly.lines.len(), 1);
+            assert_eq!(assembly.lines[0].body, expected, "{identity}");
+            assert_eq!(assembly.bytes, expected.len() + 1, "{identity}");
+        }
+        assembly.add(Line::new(named("other", 2), "one".into()));
+        assert_eq!(assembly.lines.len(), 2);
     }
 }

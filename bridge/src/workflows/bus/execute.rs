@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use a2abus_executor::{
     Agent, Execution, Failure, FailureCode, Record, Refusal, Request, RunningElsewhere, Started,
+    StoreError,
 };
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -100,7 +101,7 @@ impl WorkflowBinding {
             // The executor itself reports a request that arrives after its deadline.
             () = until(request.deadline) => None,
         };
-        let mut wait = BACKOFF.0;
+        let (mut wait, mut is_counted) = (BACKOFF.0, false);
         loop {
             let failure = match self.workflows.begin(agent, request.clone()).await {
                 Ok(Started::New(execution)) => {
@@ -109,24 +110,20 @@ impl WorkflowBinding {
                 Ok(Started::Finished(record)) => return self.again(record).await,
                 Ok(Started::Running(running)) => match self.wait_for(agent, running, early).await {
                     Some(outcome) => return outcome,
-                    // The process that ran it has abandoned it.
-                    None => continue,
+                    // It was abandoned. Nobody can begin it again before its claim ends by the clock of the bus.
+                    None => None,
                 },
                 Err(NotBegun::Draining) => return give_up(early).await,
-                Err(NotBegun::Refused(Refusal::Busy(_))) => too_late(),
+                Err(NotBegun::Refused(Refusal::Busy(_))) => Some(too_late()),
                 Err(NotBegun::Refused(Refusal::Store(error))) => {
-                    // Count the failure once, not on each attempt.
-                    if wait == BACKOFF.0 {
-                        self.workflows.refused(metrics::RefusalReason::Store);
-                    }
-                    tracing::error!(binding = %self.intake.name, error = &error as &dyn std::error::Error,
-                        "an execution cannot be recorded: the workflow waits");
-                    let message = "the execution could not be recorded";
-                    Failure::new(FailureCode::StorageFailed, message)
+                    let is_first = !std::mem::replace(&mut is_counted, true);
+                    Some(self.not_recorded(&error, is_first))
                 }
                 Err(NotBegun::Refused(refusal)) => return Disposition::Answered(refused(&refusal)),
             };
-            if is_over(request.deadline) {
+            if let Some(failure) = failure
+                && is_over(request.deadline)
+            {
                 self.workflows.refused(metrics::RefusalReason::Expired);
                 return Disposition::Answered(WorkflowAnswer::failed(&failure));
             }
@@ -139,6 +136,17 @@ impl WorkflowBinding {
                 () = sleep(jittered(wait)) => wait = (wait * 2).min(BACKOFF.1),
             }
         }
+    }
+
+    /// Reports that an execution cannot be recorded. Counts the first attempt only.
+    fn not_recorded(&self, error: &StoreError, is_first: bool) -> Failure {
+        if is_first {
+            self.workflows.refused(metrics::RefusalReason::Store);
+        }
+        tracing::error!(binding = %self.intake.name, error = error as &dyn std::error::Error,
+            "an execution cannot be recorded: the workflow waits");
+        let message = "the execution could not be recorded";
+        Failure::new(FailureCode::StorageFailed, message)
     }
 
     /// Runs an execution on the threads of the executor, and publishes its progress.
@@ -222,7 +230,7 @@ impl WorkflowBinding {
         early: StopSignals<'_>,
     ) -> Option<Disposition> {
         let (id, is_here) = (running.execution_id().clone(), running.is_here());
-        let mut ended = std::pin::pin!(running.ended());
+        let mut ended = std::pin::pin!(self.workflows.ended(agent, running));
         let mut is_cancelled = false;
         loop {
             tokio::select! {
@@ -275,6 +283,9 @@ fn refused(refusal: &Refusal) -> WorkflowAnswer {
         }
         Refusal::Forgotten(id) => {
             return WorkflowAnswer::refused(WorkflowRefusal::forgotten(id)).of(id);
+        }
+        Refusal::Unreadable(id) => {
+            return WorkflowAnswer::refused(WorkflowRefusal::unreadable(id)).of(id);
         }
         other => {
             let failure = Failure::new(FailureCode::LimitExceeded, other.to_string());

@@ -128,6 +128,21 @@ impl WorkflowRefusal {
         )
     }
 
+    /// The record of the execution is malformed. Source: docs/protocols/a2e-workflows.md §D45.
+    pub(super) fn unreadable(execution_id: &Text) -> Self {
+        let message = format!(
+            "the record of the execution {execution_id} cannot be read, so it is unknown whether it has run"
+        );
+        let suggestion = "give the workflow a new executionId to run it";
+        Self::new(
+            code::INTERNAL_ERROR,
+            "ExecutionError",
+            FailureCode::StorageFailed.as_str(),
+            message,
+            suggestion,
+        )
+    }
+
     /// A failure of the executor.
     pub(super) fn failure(failure: &Failure) -> Self {
         let rpc_code = match failure.code {

@@ -197,6 +197,30 @@ async fn oversized_bodies_are_refused_before_they_are_built() {
 }
 
 #[tokio::test]
+async fn headers_have_limits_together() {
+    let value = "x".repeat(60_000);
+    let harness = Harness::new([json(200, "1")]).input(&format!(r#"{{"x":"{value}"}}"#));
+    for (count, value, limit) in [
+        (100, "1", None),
+        (101, "1", Some("headers")),
+        (4, "{/workflow/x}", None),
+        (5, "{/workflow/x}", Some("header_bytes")),
+    ] {
+        let headers = (0..count).map(|number| format!(r#""A{number}":"{value}""#));
+        let headers = headers.collect::<Vec<_>>().join(",");
+        let config = format!(r#"{{"method":"GET","url":"{API}/x","headers":{{{headers}}}}}"#);
+        let called = harness.call(&config).await;
+        let Some(limit) = limit else {
+            assert!(called.result.is_ok(), "{count} headers");
+            continue;
+        };
+        assert_eq!(failed(&called), ("ExecutionError", "limit_exceeded"));
+        assert_eq!(detail(&called, "limit"), Some(limit.into()));
+    }
+    assert_eq!(harness.requests().len(), 2);
+}
+
+#[tokio::test]
 async fn a_registered_base_may_be_anywhere_and_others_are_global() {
     for (apis, url, reach) in [
         (

@@ -134,6 +134,23 @@ async fn a_response_of_10_mib_is_read_and_a_larger_one_is_not() {
 }
 
 #[tokio::test]
+async fn a_response_whose_body_is_not_wanted_is_complete_after_its_head() {
+    for (answer, status) in [
+        ("HTTP/1.1 200 OK\r\n\r\n", 200),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nabc", 200),
+        ("HTTP/1.1 410 Gone\r\ncontent-length: 10\r\n\r\n", 410),
+    ] {
+        let server = Server::start(answer, AfterResponse::Hang).await;
+        let request = HttpRequest {
+            max_response_bytes: 0,
+            ..get(&server.url("/"))
+        };
+        let response = local_client().send(request).await.unwrap();
+        assert_eq!((response.status, response.body.len()), (status, 0));
+    }
+}
+
+#[tokio::test]
 async fn only_part_of_an_error_response_is_read() {
     let body = "x".repeat(1 << 20);
     let length = 100_u64 << 30;
@@ -186,6 +203,19 @@ async fn a_response_that_never_ends_times_out() {
         let response = local_client().send(request).await;
         assert_eq!(response.unwrap_err(), HttpError::Timeout, "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn a_request_with_too_many_headers_is_not_sent() {
+    let server = Server::start(ok("text/plain", "x"), AfterResponse::Listen).await;
+    let headers = (0..30_000).map(|number| (format!("a{number}"), String::new()));
+    let request = HttpRequest {
+        headers: headers.collect(),
+        ..get(&server.url("/"))
+    };
+    let response = local_client().send(request).await;
+    assert_eq!(response.unwrap_err(), HttpError::Connect);
+    assert_eq!(server.connections(), 0);
 }
 
 #[tokio::test]

@@ -360,6 +360,33 @@ fn paths_are_read_by_their_grammar() {
 }
 
 #[test]
+fn a_path_has_at_most_4096_bytes() {
+    for (bytes, is_path) in [(4_096, true), (4_097, false)] {
+        let expected = if is_path {
+            Ok(())
+        } else {
+            Err(PathError::TooLong)
+        };
+        let key = "k".repeat(bytes - 1);
+        let quoted = "k".repeat(bytes - 4);
+        for path in [
+            format!("/workflow/{key}"),
+            format!("/localStorage/{key}"),
+            format!("/localStorage[\"{quoted}\"]"),
+            format!("/workflow/a/{}", "k".repeat(bytes - 3)),
+        ] {
+            assert_eq!(Path::parse(&path).map(drop), expected, "{bytes} bytes");
+            let template = Template::parse(&format!("{{{path}}} and more text"));
+            assert_eq!(template.map(drop), expected, "{bytes} bytes");
+        }
+        for field in [format!("{key}k"), format!("a.{}", "k".repeat(bytes - 2))] {
+            let parsed = RelativePath::parse(&field);
+            assert_eq!(parsed.map(drop), expected, "{bytes} bytes");
+        }
+    }
+}
+
+#[test]
 fn templates_are_text_and_references() {
     let template = Template::parse(r#"{a}{/workflow/x}-{workflow/o["}"]}{"#).unwrap();
     assert_eq!(
