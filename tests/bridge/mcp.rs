@@ -14,6 +14,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON};
 
+mod bounds;
 mod skills;
 
 const CONFIG: &str = r#"
@@ -33,6 +34,8 @@ admin: { listen: "127.0.0.1:0" }
 const NEWEST: &str = "2026-07-28";
 /// The servers do not answer the end of a subscription to this resource.
 const UNANSWERED: &str = "file:///unanswered";
+/// They do not answer subscriptions to resources whose URIs begin with this.
+const SILENT: &str = "file:///silent";
 
 /// A bridge, two MCP servers behind it as agents, and the messages they got: topic, body and key.
 struct Servers {
@@ -178,6 +181,8 @@ fn answers(topic: &str, request: &Value) -> Vec<String> {
         ],
         "resources/read" => vec![result(json!({ "contents": [], "uri": params["uri"] }))],
         "resources/unsubscribe" if params["uri"] == UNANSWERED => Vec::new(),
+        "resources/subscribe"
+            if params["uri"].as_str().is_some_and(|uri| uri.starts_with(SILENT)) => Vec::new(),
         "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => vec![result(json!({}))],
         _ => vec![json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "no" } }).to_string()],
     }

@@ -447,6 +447,52 @@ async fn a_stateless_call_is_cancelled_at_another_replica() {
     }
 }
 
+/// The call goes on: its client can send the request again to a replica that stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_stops_does_not_cancel_a_stateless_call_of_another() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("rounds");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&subject, &state, &nats);
+    let (first, other) = (Running::start(&config).await, Running::start(&config).await);
+    let client = nats_client(&nats).await;
+    let mut requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    let call = stateless(&first.door, &json!({})).send();
+    let asked = tokio::spawn(within("a question", call));
+    let request = within("the request", requests.next()).await.unwrap();
+    let reply_subject = request.reply.clone().unwrap();
+    let send = async |message: Value| {
+        let body = message.to_string().into();
+        client.publish(reply_subject.clone(), body).await.unwrap();
+    };
+    send(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" })).await;
+    let asked: Value = asked.await.unwrap().unwrap().json().await.unwrap();
+    let id = asked["result"]["inputRequests"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .next()
+        .unwrap();
+    let more =
+        json!({ "requestState": asked["result"]["requestState"], "inputResponses": { id: {} } });
+    let waiting = tokio::spawn(stateless(&other.door, &more).send());
+    within("the response", requests.next()).await.unwrap();
+    let stopping = tokio::spawn(other.stop());
+    let refused = within("an error", waiting).await.unwrap().unwrap();
+    assert_eq!(refused.status(), 503);
+    stopping.await.unwrap();
+    let request: Value = serde_json::from_slice(&request.payload).unwrap();
+    let result = json!({ "content": [] });
+    send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result })).await;
+    let again = within("the answer", stateless(&first.door, &more).send()).await;
+    let answer: Value = again.unwrap().json().await.unwrap();
+    assert_eq!(answer["result"]["content"], json!([]), "{answer}");
+    first.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
     let Some(nats) = named(Kind::Nats) else {

@@ -37,10 +37,10 @@ An entry for the configuration of an editor or a desktop client:
   { \"mcpServers\": { \"weather\": { \"command\": \"a2abus\", \"args\": [\"stdio\", \"--agent\", \"weather\"] } } }
 
 Reads one JSON-RPC message per line and writes the answers in the same way; logs go to standard error. At the end of \
-standard input it declines open questions of the agent and finishes the requests in progress. On SIGTERM or SIGINT it \
-cancels those requests. With -c it uses the routes and transports of the \
-configuration without a running bridge; its bindings, attached agents and listeners are not started. It then listens \
-on a random port of 127.0.0.1, which other users of this machine can reach.")]
+standard input it declines open questions of the agent and finishes the requests in progress. On SIGTERM or SIGINT, \
+and when nobody reads its standard output any more, it cancels those requests. With -c it uses the routes and \
+transports of the configuration without a running bridge; its bindings, attached agents and listeners are not \
+started. It then listens on a random port of 127.0.0.1, which other users of this machine can reach.")]
 pub(crate) struct StdioArgs {
     /// The agent whose tools are offered. By default the tools of all agents, named AGENT.TOOL (see mcp.separator).
     #[arg(long, value_name = "NAME")]

@@ -26,6 +26,7 @@ mod envelope;
 mod handshake;
 mod legacy;
 mod listen;
+mod places;
 mod post;
 mod relay;
 mod revision;
@@ -51,6 +52,7 @@ use axum::routing::any;
 use http::header::{ACCEPT, ALLOW, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::legacy::Post;
@@ -246,13 +248,18 @@ impl Mcp {
             (StatusCode::BAD_REQUEST, failure)
         })?;
         let subscriptions = self.door.results.subscriptions_of(&session.key());
-        let noted = self.relay.end(caller, &session.key()).await;
-        noted.map_err(NotRelayed::refusal)?;
-        if !subscriptions.is_empty() {
-            let (mcp, caller) = (Arc::clone(self), caller.clone());
-            let unsubscribe = async move { mcp.unsubscribe_all(&caller, subscriptions).await };
-            self.door.results.spawn(unsubscribe);
-        }
-        Ok(no_content())
+        let (mcp, caller) = (Arc::clone(self), caller.clone());
+        let (ended, is_ended) = oneshot::channel();
+        // The client may disconnect meanwhile. Its subscriptions end anyway.
+        self.door.results.spawn(async move {
+            let noted = mcp.relay.end(&caller, &session.key()).await;
+            let is_over = noted.is_ok();
+            drop(ended.send(noted));
+            if is_over {
+                mcp.unsubscribe_all(&caller, subscriptions).await;
+            }
+        });
+        let noted = relay::recorded(is_ended).await;
+        noted.map(|()| no_content()).map_err(NotRelayed::refusal)
     }
 }

@@ -331,6 +331,33 @@ fn a_signal_cancels_the_requests_of_a_session_that_the_bridge_does_not_end() {
     }
 }
 
+/// A client that crashes closes both pipes. The next message shows that nobody reads any more.
+#[test]
+fn a_client_that_stops_reading_leaves_no_session_behind() {
+    let (url, received) = asking_bridge("204 No Content");
+    let args = ["stdio", "--agent", "everything", "--url", &url];
+    let mut program = Program(command(&args).spawn().unwrap());
+    let mut input = program.0.stdin.take().unwrap();
+    let mut output = BufReader::new(program.0.stdout.take().unwrap()).lines();
+    let initialize = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {} });
+    writeln!(input, "{initialize}").unwrap();
+    output.next().unwrap().unwrap();
+    let params = json!({ "name": "test_sampling" });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    writeln!(input, "{call}").unwrap();
+    let question = output.next().unwrap().unwrap();
+    assert!(question.contains("sampling/createMessage"), "{question}");
+    drop(output);
+    writeln!(input, "this is no JSON").unwrap();
+    let (mut is_over, mut is_declined) = (false, false);
+    while !(is_over && is_declined) {
+        let message = received.recv_timeout(SOON).expect("an end and an answer");
+        is_over |= message["method"] == "DELETE";
+        is_declined |= message["id"] == "q" && message["error"].is_object();
+    }
+    program.0.wait().unwrap();
+}
+
 #[test]
 fn nothing_but_messages_is_written_without_a_session() {
     let (_bridge, url) = everything();

@@ -146,8 +146,8 @@ impl Relay {
         })
     }
 
-    /// Relays messages until the input ends, and then finishes the requests in progress. When `stop` ends, it cancels
-    /// them.
+    /// Relays messages until the input ends, and then finishes the requests in progress. When `stop` ends, or nobody
+    /// reads the output any more, it cancels them.
     ///
     /// # Errors
     /// [`Closed`] when the reader has closed the output; otherwise when the input cannot be read.
@@ -161,9 +161,14 @@ impl Relay {
         let mut writing = JoinSet::new();
         writing.spawn(write(output));
         let mut stop = pin!(stop);
+        let mut closed = None;
         let relayed = tokio::select! {
             relayed = self.relay(&mut lines) => Some(relayed),
-            Some(written) = writing.join_next() => return written?,
+            Some(written) = writing.join_next() => {
+                // A client that has crashed leaves its requests and subscriptions behind.
+                closed = Some(written);
+                None
+            }
             () = &mut stop => None,
         };
         if relayed.is_none() {
@@ -174,6 +179,9 @@ impl Relay {
         // This cancels the requests in progress. Without a session, closing their connections cancels them.
         self.link.end_session().await;
         drop(self);
+        if let Some(written) = closed {
+            return written?;
+        }
         let written = async {
             while let Some(written) = writing.join_next().await {
                 written??;

@@ -20,6 +20,9 @@ pub(super) struct Profile {
     server: Option<Box<RawValue>>,
     #[serde(default)]
     instructions: Option<Box<RawValue>>,
+    /// Whether the bridge assumes all of this, because the agent has not answered.
+    #[serde(skip)]
+    is_assumed: bool,
 }
 
 // === impl Profile ===
@@ -38,6 +41,7 @@ impl Profile {
             })),
             server: raw(&json!({ "name": "a2abus", "version": env!("CARGO_PKG_VERSION") })),
             instructions: raw(&json!(instructions)),
+            is_assumed: false,
         }
     }
 
@@ -48,6 +52,7 @@ impl Profile {
             capabilities: raw(&json!({ "tools": {} })),
             server: raw(&json!({ "name": agent, "version": version })),
             instructions: None,
+            is_assumed: false,
         }
     }
 
@@ -57,6 +62,7 @@ impl Profile {
             capabilities: raw(&json!({ "tools": { "listChanged": true } })),
             server: raw(&json!({ "name": agent, "version": card.version })),
             instructions: raw(&json!(card.description)),
+            is_assumed: false,
         }
     }
 
@@ -65,14 +71,16 @@ impl Profile {
             capabilities: self.capabilities.or(other.capabilities),
             server: self.server.or(other.server),
             instructions: self.instructions,
+            is_assumed: false,
         }
     }
 
-    /// Whether the server has this capability.
-    pub(super) fn has(&self, capability: &str) -> bool {
+    /// Whether the server has this capability, or may have it.
+    pub(super) fn may_have(&self, capability: &str) -> bool {
         let capabilities = self.capabilities.as_ref();
         let capabilities = capabilities.and_then(|raw| serde_json::from_str(raw.get()).ok());
-        capabilities.is_some_and(|value: Value| value.get(capability).is_some())
+        let has = |value: Value| value.get(capability).is_some();
+        self.is_assumed || capabilities.is_some_and(has)
     }
 
     /// The result of `initialize`.
@@ -135,6 +143,7 @@ impl Mcp {
             .queries
             .one(agent, AgentQuery::Profile, caller)
             .await;
+        let is_assumed = !matches!(found.as_deref(), Some(QueryResult::Items(_)));
         let answered = match found.as_deref() {
             Some(QueryResult::Items(items)) => items.first(),
             Some(QueryResult::Nothing(failure)) => match failure.reason() {
@@ -152,7 +161,10 @@ impl Mcp {
         };
         Ok(match answered {
             Some(answered) => answered.or(fallback),
-            None => fallback,
+            None => Profile {
+                is_assumed,
+                ..fallback
+            },
         })
     }
 }

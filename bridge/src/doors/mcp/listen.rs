@@ -109,10 +109,10 @@ impl Mcp {
         let stream = self.running.listen(session.as_ref());
         let agent = target.name().map(Text::from);
         let caller = principal.name.clone();
-        let profile = self.profile(agent.as_ref(), principal.name).await;
-        let profile = profile.map_err(|failure| (StatusCode::NOT_FOUND, failure))?;
-        let lists = LISTS.into_iter().filter(|list| profile.has(list));
-        let mut notifications = self.notifications(agent.clone(), lists.collect(), None);
+        let lists = self
+            .lists_of(agent.as_ref(), principal.name, session.is_some())
+            .await?;
+        let mut notifications = self.notifications(agent.clone(), lists, None);
         notifications.stream = Some(stream);
         // A client without a session is one of 2024-11-05, whatever revision it names: on this transport the AI SDK
         // names a newer one.
@@ -133,6 +133,30 @@ impl Mcp {
             .streams
             .open(path, &session, notifications, self.drain.clone());
         Ok(frames_response(frames, budget))
+    }
+
+    /// The lists whose changes a stream reports. The stream does not need the agent: if that is not known or does not
+    /// answer, all lists count. In a session, 404 would tell the client that the session has ended.
+    async fn lists_of(
+        &self,
+        agent: Option<&Text>,
+        caller: Text,
+        is_in_session: bool,
+    ) -> Result<Vec<&'static str>, Refusal> {
+        match self.profile(agent, caller).await {
+            Ok(profile) => {
+                let lists = LISTS.into_iter().filter(|list| profile.may_have(list));
+                Ok(lists.collect())
+            }
+            Err(failure) if !is_in_session && failure.reason() == Reason::AgentNotFound => {
+                Err((StatusCode::NOT_FOUND, failure))
+            }
+            Err(failure) => {
+                let (agent, why) = (agent.map(Text::as_str), failure.message());
+                tracing::debug!(agent, why, "a stream reports changes of all lists");
+                Ok(LISTS.to_vec())
+            }
+        }
     }
 
     fn notifications(
@@ -174,6 +198,10 @@ fn takes_events(headers: &http::HeaderMap) -> bool {
 impl McpRequest<'_> {
     /// `subscriptions/listen`.
     pub(super) async fn listen(self) -> Response {
+        if self.common.key.is_some() {
+            let message = "subscriptions/listen has no answer that could be stored: send it without Idempotency-Key";
+            return self.failed(&Failure::new(Reason::InvalidRequest, message));
+        }
         if !self.common.accepts.events() {
             let message = "subscriptions/listen answers with a stream: accept text/event-stream";
             return self.failed(&Failure::new(Reason::InvalidRequest, message));
@@ -216,7 +244,7 @@ impl McpRequest<'_> {
         let uris = uris_of(requested.uris)?;
         let requested = [requested.tools, requested.prompts, requested.resources];
         let lists = LISTS.into_iter().zip(requested);
-        let lists = lists.filter(|(list, requested)| *requested && profile.has(list));
+        let lists = lists.filter(|(list, requested)| *requested && profile.may_have(list));
         Ok((lists.map(|(list, _)| list).collect(), uris))
     }
 }

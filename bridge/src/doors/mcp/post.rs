@@ -8,21 +8,25 @@ use a2abus_plugin::protocol::jsonrpc::{Id, RpcBody};
 use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, decode};
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
-use super::envelope::{Params, ProtocolMode, check_revision};
+use super::envelope::{Params, ProtocolMode, check_revision, text};
 use super::relay::NotRelayed;
 use super::revision::Revision;
 use super::round_state::RoundState;
 use super::running::Cancellable;
 use super::session::{SESSION, Session};
 use super::state::Mcp;
+use crate::calls::Calls;
 use crate::calls::callid::CallId;
-use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::calls::failure::{Failure, Reason, Recipient, SOON};
+use crate::calls::question::split_question_id;
 use crate::doors::door::Refusal;
 use crate::doors::rpc::batch::{array, join_in_order};
 use crate::doors::rpc::common::{Common, Target};
@@ -61,6 +65,8 @@ struct Posted {
 
 /// Maximum number of concurrent requests of one batch.
 const MAX_CONCURRENT: usize = 16;
+/// The outcome in the access log of a notification that names no agent.
+const UNADDRESSED: &str = "agent_not_found";
 /// Methods that the newest revision has removed.
 const REMOVED: [&str; 5] = [
     "initialize",
@@ -274,7 +280,11 @@ impl Posted {
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         };
-        let answer = self.mcp.door.calls.answer_for_others(unit);
+        let calls = &self.mcp.door.calls;
+        if let Some(failure) = without_room(calls, unit) {
+            return Err((StatusCode::TOO_MANY_REQUESTS, failure));
+        }
+        let answer = calls.answer_for_others(unit);
         let answer = answer.filter(|_| self.session.is_some());
         let answer =
             answer.ok_or_else(|| nobody("its call is over, or has not asked this question"))?;
@@ -287,7 +297,8 @@ impl Posted {
         passed.map_err(NotRelayed::refusal)
     }
 
-    /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions.
+    /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions. One
+    /// to all agents is for the agent that it names.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
         if let Err((status, failure)) = check_revision(&self.head.headers) {
             return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
@@ -302,19 +313,43 @@ impl Posted {
                 accepted()
             }
             "notifications/initialized" | "notifications/roots/list_changed" => accepted(),
-            _ if common.target == Target::InPayload => accepted(),
-            // An A2A agent knows no MCP notifications.
-            _ if self.mcp.is_a2a(common.target.name()) => accepted(),
-            _ => match common.notify(unit).await {
-                Ok(()) => accepted(),
-                Err(error) => not_published(common, &error),
-            },
+            method => {
+                let is_unnamed = common.target == Target::InPayload;
+                let in_payload = || text(Params::read(&unit.bytes).ok()?.agent);
+                let named = is_unnamed.then(in_payload).flatten();
+                if is_unnamed && named.is_none() {
+                    common.note("", method, UNADDRESSED);
+                    return accepted();
+                }
+                let agent = common.target.name().or(named.as_deref());
+                // An A2A agent knows no MCP notifications.
+                if self.mcp.is_a2a(agent) {
+                    return accepted();
+                }
+                match common.notify(unit).await {
+                    Ok(()) => accepted(),
+                    Err(error) => not_published(common, &error),
+                }
+            }
         }
     }
 }
 
 fn recipient(id: &Id) -> Recipient {
     Recipient::new(id.token().clone(), Dialect::Mcp)
+}
+
+/// The failure of a client's response that its call has not taken, although it waits for it.
+pub(super) fn without_room(calls: &Calls, unit: &Unit) -> Option<Failure> {
+    let id = unit.json_rpc.as_ref()?.id.as_ref()?;
+    let (call, name) = split_question_id(id)?;
+    let is_awaited = URL_SAFE_NO_PAD.decode(name).is_ok()
+        && calls.has_made(call)
+        && calls.pending().contains(call.call);
+    is_awaited.then(|| {
+        let message = "there is no room for this response at the moment: send it again";
+        Failure::new(Reason::Exhausted, message).detail("retryAfterSeconds", SOON)
+    })
 }
 
 /// MCP allows fewer ids than JSON-RPC.

@@ -4,22 +4,25 @@
 //! This replica does not know which sessions, requests and questions other replicas have, and any client can invent
 //! ids, so each client may pass on only a limited number.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use a2abus_executor::{Clock, Limit, Quotas, SystemClock, Window};
 use a2abus_plugin::Text;
 use http::StatusCode;
+use tokio::sync::oneshot;
 use tracing::Level;
 
+use super::places::{self, Places};
 use super::session::KEY;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::PassedAnswer;
 use crate::doors::door::Refusal;
+use crate::lock::lock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{LimitScope, Metrics};
 use crate::results::{Results, Subscription};
 use crate::shares::client_of;
-use crate::state::StateError;
+use crate::state::{RESULTS, StateError};
 
 /// Passes messages of clients on to other replicas, within a limit per client.
 #[derive(Debug)]
@@ -27,7 +30,9 @@ pub(super) struct Relay {
     results: Arc<Results>,
     metrics: Arc<Metrics>,
     quotas: Quotas,
+    places: Mutex<Places>,
     refused: LogLimit,
+    unstored: LogLimit,
 }
 
 /// Why something is not passed on.
@@ -46,9 +51,14 @@ pub(super) enum NotRelayed {
         "this answer has more than {LARGEST} bytes, so only the replica that asked can take it"
     )]
     TooLarge,
+    /// There is no room for another subscription.
+    #[error(
+        "no more subscriptions to resources are possible: this client has {max}, or those of all clients take a quarter of state.memory", max = places::MAX
+    )]
+    TooMany,
     /// The log did not store it.
     #[error(transparent)]
-    Failed(#[from] StateError),
+    Failed(StateError),
 }
 
 /// The limit per client; all clients behind one proxy count as one. The log keeps records for 50 hours.
@@ -75,14 +85,30 @@ impl NotRelayed {
                 let failure = Failure::new(Reason::Exhausted, message);
                 (StatusCode::PAYLOAD_TOO_LARGE, failure)
             }
+            Self::TooMany => {
+                let failure = Failure::new(Reason::Exhausted, format!("{message}; end some first"));
+                (StatusCode::TOO_MANY_REQUESTS, failure)
+            }
             Self::Failed(error) => {
-                tracing::warn!(%error, "a message of an MCP client was not recorded in the log `results`");
+                let reason = match error {
+                    StateError::Full { .. } => Reason::Exhausted,
+                    _ => Reason::AgentUnavailable,
+                };
                 let message = "the bridge cannot record this now (log `results`): try again later";
-                let failure = Failure::new(Reason::AgentUnavailable, message);
+                let failure = Failure::new(reason, message);
                 (StatusCode::SERVICE_UNAVAILABLE, failure)
             }
         }
     }
+}
+
+/// What a task has recorded that goes on if its client disconnects.
+pub(super) async fn recorded<T>(
+    result: oneshot::Receiver<Result<T, NotRelayed>>,
+) -> Result<T, NotRelayed> {
+    // Without a result, the task has panicked.
+    let failed = |_| Err(NotRelayed::Failed(StateError::Closed(RESULTS.name)));
+    result.await.unwrap_or_else(failed)
 }
 
 // === impl Relay ===
@@ -94,9 +120,14 @@ impl Relay {
             results: Arc::clone(results),
             metrics: Arc::clone(metrics),
             quotas: Quotas::new(clock, MAX_CLIENTS),
+            places: Mutex::default(),
             refused: log.limit(
                 Level::WARN,
                 "more messages of MCP clients were not passed on to other replicas",
+            ),
+            unstored: log.limit(
+                Level::WARN,
+                "more messages of MCP clients were not stored in the log",
             ),
         }
     }
@@ -112,7 +143,8 @@ impl Relay {
             return Ok(());
         }
         self.admit(caller)?;
-        Ok(self.results.note_over(key).await?)
+        let noted = self.results.note_over(key).await;
+        noted.map_err(|error| self.failed("a cancel, or the end of a session", error))
     }
 
     /// Passes a client's answer on to the replica whose call has asked the question.
@@ -128,20 +160,34 @@ impl Relay {
             return Err(NotRelayed::TooLarge);
         }
         self.admit(caller)?;
-        Ok(self.results.pass_client_answer(answer).await?)
+        let passed = self.results.pass_client_answer(answer).await;
+        passed.map_err(|error| self.failed("an answer", error))
     }
 
     /// Records a subscription to a resource for all replicas. Returns when this replica has read the record.
     ///
     /// # Errors
-    /// When it is not recorded.
+    /// When there is no room for it, or it is not recorded.
     pub(super) async fn subscribe(
         &self,
         caller: &Text,
-        subscription: Subscription,
+        subscription: &Subscription,
     ) -> Result<(), NotRelayed> {
-        self.admit(caller)?;
-        Ok(self.results.subscribe(subscription).await?)
+        let (client, key) = (client_of(caller), Results::subscription_key(subscription));
+        let is_renewal = self.results.has_subscription(subscription);
+        if !is_renewal && !self.has_place(&client, &key) {
+            self.note_refused(caller);
+            return Err(NotRelayed::TooMany);
+        }
+        let stored = self.results.subscribe(subscription.clone()).await;
+        stored.map_err(|error| self.failed("a subscription", error))?;
+        lock(&self.places).keep(client, key);
+        Ok(())
+    }
+
+    fn has_place(&self, client: &Text, key: &str) -> bool {
+        self.results.has_room_for_subscriptions()
+            && lock(&self.places).take(client, key, |keys| self.results.retain_subscribed(keys))
     }
 
     /// Records the end of a subscription. Returns whether other clients still have a subscription to the resource.
@@ -153,8 +199,12 @@ impl Relay {
         caller: &Text,
         subscription: &Subscription,
     ) -> Result<bool, NotRelayed> {
-        self.admit(caller)?;
-        Ok(self.results.unsubscribe(subscription).await?)
+        let ended = self.results.unsubscribe(subscription).await;
+        let what = "the end of a subscription, which lasts for a day now";
+        let is_subscribed = ended.map_err(|error| self.failed(what, error))?;
+        let key = Results::subscription_key(subscription);
+        lock(&self.places).give_back(&client_of(caller), &key);
+        Ok(is_subscribed)
     }
 
     /// Counts a message of a client.
@@ -165,14 +215,29 @@ impl Relay {
         let Err(exceeded) = self.quotas.admit(&client_of(caller), &RATE_LIMITS) else {
             return Ok(());
         };
+        self.note_refused(caller);
+        let retry_after = exceeded.retry_after;
+        Err(NotRelayed::TooOften { retry_after })
+    }
+
+    fn note_refused(&self, caller: &Text) {
         self.metrics.limited(LimitScope::Over);
         if let Some(suppressed) = self.refused.allow() {
             tracing::warn!(
                 client = %caller, suppressed,
-                "a cancel, an answer, a subscription or the end of a session of an MCP client is not passed on to other replicas: this client sends too many"
+                "a cancel, an answer, a subscription or the end of a session of an MCP client is not passed on to other replicas: this client sends too many, or has too many subscriptions"
             );
         }
-        let retry_after = exceeded.retry_after;
-        Err(NotRelayed::TooOften { retry_after })
+    }
+
+    /// The error for something that the log has not stored.
+    fn failed(&self, what: &'static str, error: StateError) -> NotRelayed {
+        if let StateError::Full { .. } = error {
+            self.metrics.budget_refused.inc();
+        }
+        if let Some(suppressed) = self.unstored.allow() {
+            tracing::warn!(what, %error, suppressed, "the log `results` did not store a message of an MCP client");
+        }
+        NotRelayed::Failed(error)
     }
 }

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::envelope::Params;
-use super::post::McpRequest;
+use super::post::{McpRequest, without_room};
 use super::relay::NotRelayed;
 use super::round_state::{RoundState, recorded_question};
 use super::state::Mcp;
@@ -212,10 +212,13 @@ impl McpRequest<'_> {
         let target = self.common.target.name();
         let is_same = |opened: &Arc<OpenedCall>| target.is_none_or(|agent| opened.agent == agent);
         let opened = opened.filter(is_same).ok_or_else(unknown)?;
-        let mut parts = results.replay(call, state.received - 1, identity);
-        let asked = timeout(opened.wait_for_part(), parts.recv()).await;
-        let Ok(Some(Ok(asked))) = asked else {
-            return Err(unknown());
+        // After the drain, the client can send the request again to another replica.
+        let drained = self.mcp.drained(self.common.calls.pending().contains(call));
+        let mut parts = results.replay_until(call, state.received - 1, identity, drained);
+        let asked = match timeout(opened.wait_for_part(), parts.recv()).await {
+            Ok(Some(Ok(asked))) => asked,
+            Ok(Some(Err(error @ CallError::Draining))) => return Err(Failure::call(&error)),
+            _ => return Err(unknown()),
         };
         let asked = Bytes::copy_from_slice(asked.body.as_bytes());
         let Some(response) = state.response_in(&Params::read(&self.unit.bytes)?, &asked)? else {
@@ -250,9 +253,13 @@ impl McpRequest<'_> {
         let unit = decode(response, &Hint::default(), &calls.rules().limits).into_only();
         let unit = unit.ok().and_then(Result::ok);
         let unit = unit.ok_or_else(|| Failure::bad_params("params.inputResponses"))?;
-        if !calls.take_client_answer(&unit)
-            && let Some(answer) = calls.answer_for_others(&unit)
-        {
+        if calls.take_client_answer(&unit) {
+            return Ok(());
+        }
+        if let Some(failure) = without_room(calls, &unit) {
+            return Err(failure);
+        }
+        if let Some(answer) = calls.answer_for_others(&unit) {
             let passed = self.mcp.relay.answer(&self.common.caller, answer).await;
             passed.map_err(|error| NotRelayed::refusal(error).1)?;
         }

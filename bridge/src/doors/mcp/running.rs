@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::session::{KEY, Session};
 use crate::calls::Calls;
+use crate::calls::question::PassedAnswer;
+use crate::log_limit::LogLimit;
 use crate::results::{ResourceEvent, Results, client_answer_in, resource_event_in};
 use crate::state::Lagged;
 
@@ -140,7 +142,13 @@ impl Running {
     }
 
     /// Applies what the log says, until it ends: cancels, answers to questions of calls here, and changes of resources.
-    pub(super) async fn follow(self: Arc<Self>, results: Arc<Results>, calls: Arc<Calls>) {
+    /// `untaken` limits the lines about answers that do not reach their calls.
+    pub(super) async fn follow(
+        self: Arc<Self>,
+        results: Arc<Results>,
+        calls: Arc<Calls>,
+        untaken: LogLimit,
+    ) {
         let mut following = results.follow_all();
         loop {
             match following.next().await {
@@ -152,10 +160,8 @@ impl Running {
                     }
                     self.cancel(&record.key);
                     let is_ours = |call| calls.channels().is_ours(call);
-                    if let Some(answer) = client_answer_in(&record, is_ours)
-                        && !calls.take_passed_answer(answer)
-                    {
-                        tracing::debug!(key = %record.key, "an answer of an MCP client came too late");
+                    if let Some(answer) = client_answer_in(&record, is_ours) {
+                        take_answer(&calls, answer, &untaken);
                     }
                 }
                 Ok(None) => return,
@@ -173,6 +179,22 @@ impl Running {
     // Ignores poisoning: each change leaves the map consistent.
     fn open(&self) -> MutexGuard<'_, HashMap<Text, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Hands an answer that another replica has passed on to its call.
+fn take_answer(calls: &Calls, answer: PassedAnswer, untaken: &LogLimit) {
+    let call = answer.call;
+    if calls.take_passed_answer(answer) {
+        return;
+    }
+    if !calls.pending().contains(call) {
+        tracing::debug!(%call, "an answer of an MCP client came too late");
+    } else if let Some(suppressed) = untaken.allow() {
+        tracing::warn!(
+            %call, suppressed,
+            "an answer that an MCP client has sent to another replica did not reach its call: there is no memory for it (calls.budget_bytes), or its token is wrong"
+        );
     }
 }
 

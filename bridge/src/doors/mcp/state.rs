@@ -1,5 +1,6 @@
 //! The state that the paths of MCP share.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
@@ -44,8 +45,12 @@ impl Mcp {
         log: &LogLimits,
     ) -> Self {
         let running = Arc::<Running>::default();
-        let relay_follower =
-            Arc::clone(&running).follow(Arc::clone(&door.results), Arc::clone(&door.calls));
+        let untaken = log.limit(
+            Level::WARN,
+            "more answers of MCP clients did not reach their calls",
+        );
+        let (results, calls) = (Arc::clone(&door.results), Arc::clone(&door.calls));
+        let relay_follower = Arc::clone(&running).follow(results, calls, untaken);
         Self {
             relay: Relay::new(&door.results, &door.metrics, log),
             unlisted: log.limit(
@@ -64,12 +69,24 @@ impl Mcp {
 
     /// Cancels a request on this or any other replica.
     pub(super) async fn cancel(&self, caller: &Text, key: &str) {
-        if !self.running.cancel(key)
-            && self.door.results.is_shared()
-            && let Err(error) = self.relay.end(caller, key).await
-        {
-            // A cancel has no answer, and may be sent for an unknown request.
-            tracing::debug!(%error, "a cancel was not passed on to other replicas");
+        if !self.running.cancel(key) && self.door.results.is_shared() {
+            // A cancel has no answer, and may be sent for an unknown request. Failures have been logged.
+            drop(self.relay.end(caller, key).await);
+        }
+    }
+
+    /// Resolves when the bridge drains: then the client of a stream can go on at another replica. For a call that
+    /// `ends_here`, it never does: this replica records its end.
+    pub(super) fn drained(
+        &self,
+        ends_here: bool,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let drain = self.drain.clone();
+        async move {
+            match ends_here {
+                true => pending().await,
+                false => drain.cancelled().await,
+            }
         }
     }
 }

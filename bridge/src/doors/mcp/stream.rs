@@ -159,7 +159,7 @@ impl ResumableStream {
         match lost {
             None => is_last,
             Some(index) => {
-                self.record_loss(index).await;
+                self.record_loss(index);
                 // Without the log, a client without a stream gets nothing more.
                 is_last || self.records_questions
             }
@@ -176,14 +176,18 @@ impl ResumableStream {
     }
 
     /// Records an error in place of a part that was not recorded. The part may be too large for the log. It may also be
-    /// stored late: then the second record ends the answer, else it counts for nothing.
-    async fn record_loss(&self, index: usize) {
+    /// stored late: then the second record ends the answer, else it counts for nothing. Neither the client nor its call
+    /// waits for a log that may not answer.
+    fn record_loss(&self, index: usize) {
         let message = "a part of the answer could not be recorded (log `results`)";
         let (body, ..) = self.failed(&Failure::new(Reason::AnswerLost, message));
-        for index in [index, index + 1] {
-            let part = RecordedPart::new(&body, true, Author::Bridge);
-            self.results.keep_part(self.call, index, part).await;
-        }
+        let (results, call) = (Arc::clone(&self.results), self.call);
+        self.results.spawn(async move {
+            for index in [index, index + 1] {
+                let part = RecordedPart::new(&body, true, Author::Bridge);
+                results.keep_part(call, index, part).await;
+            }
+        });
     }
 }
 
@@ -283,8 +287,9 @@ impl Mcp {
             recipient: Recipient::new(opened.id.clone(), Dialect::Mcp),
             opened,
         };
-        let drain = self.drain.clone().cancelled_owned();
-        let frames = rest.frames().take_until(drain);
+        // No other replica has the rest of a call that only this process has recorded.
+        let ends_here = !results.is_shared() && self.door.calls.pending().contains(call);
+        let frames = rest.frames().take_until(self.drained(ends_here));
         Ok(Some(frames_response(frames, budget.clone())))
     }
 }

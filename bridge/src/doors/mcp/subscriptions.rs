@@ -26,7 +26,7 @@ use tokio::time::sleep;
 
 use super::envelope::{Params, text};
 use super::post::McpRequest;
-use super::relay::NotRelayed;
+use super::relay::{NotRelayed, recorded};
 use super::session::Session;
 use super::state::Mcp;
 use crate::calls::failure::{Failure, Reason};
@@ -60,7 +60,7 @@ const MAX_RESOURCES: usize = 256;
 const PER_MESSAGE: usize = 32;
 /// How long all agents may take to accept the subscriptions of one stream.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many agents are asked at a time.
+/// How many requests about subscriptions are sent at a time: to one agent when they begin, to all when they end.
 const MAX_CONCURRENT: usize = 16;
 
 // === impl WatchedResources ===
@@ -237,37 +237,56 @@ impl Mcp {
         let wanted = uris
             .iter()
             .filter_map(|named| self.subscription(stream.clone(), target, named));
-        let asked = stream::iter(wanted.collect::<Vec<_>>()).map(|subscription| async {
-            self.subscribe(caller, &subscription)
-                .await
-                .then_some(subscription)
-        });
-        let asked = asked
-            .buffered(MAX_CONCURRENT)
-            .take_until(sleep(TOTAL_TIMEOUT));
-        let agreed: Vec<_> = asked.filter_map(std::future::ready).collect().await;
-        agreed.iter().for_each(|it| watched.add(it));
-        Ok((
-            agreed.into_iter().map(|it| it.client_uri).collect(),
-            watched,
-        ))
+        let wanted: Vec<Subscription> = wanted.collect();
+        let mut agreed = self.subscribed_of(caller, &wanted).await;
+        agreed.sort_unstable();
+        let is_agreed = |(index, _): &(usize, Subscription)| agreed.binary_search(index).is_ok();
+        let numbered = wanted.into_iter().enumerate();
+        let (agreed, refused): (Vec<_>, Vec<_>) = numbered.partition(is_agreed);
+        let refused = refused.into_iter().map(|(_, it)| it).collect();
+        self.unsubscribe_later(caller.clone(), refused);
+        agreed.iter().for_each(|(_, it)| watched.add(it));
+        let agreed = agreed.into_iter().map(|(_, it)| it.client_uri);
+        Ok((agreed.collect(), watched))
+    }
+
+    /// Subscribes to resources, at all agents at once: one that does not answer delays no other. Returns the indices of
+    /// those that succeed in time.
+    async fn subscribed_of(&self, caller: &Text, wanted: &[Subscription]) -> Vec<usize> {
+        let mut by_agent: HashMap<Text, Vec<(usize, Subscription)>> = HashMap::new();
+        for (index, it) in wanted.iter().enumerate() {
+            let of_agent = by_agent.entry(it.agent.clone()).or_default();
+            of_agent.push((index, it.clone()));
+        }
+        let asked = stream::select_all(by_agent.into_values().map(|of_agent| {
+            let asked = stream::iter(of_agent).map(move |(index, it)| async move {
+                self.subscribe(caller, &it).await.then_some(index)
+            });
+            asked.buffer_unordered(MAX_CONCURRENT).boxed()
+        }));
+        let asked = asked.take_until(sleep(TOTAL_TIMEOUT));
+        asked.filter_map(std::future::ready).collect().await
     }
 
     /// Records a subscription, and subscribes at the agent. Returns whether both succeeded.
     async fn subscribe(&self, caller: &Text, subscription: &Subscription) -> bool {
-        let noted = self.door.results.subscribe(subscription.clone()).await;
-        if let Err(error) = noted {
-            tracing::warn!(%error, "a subscription to a resource was not recorded");
-            return false;
+        let recorded = self.relay.subscribe(caller, subscription).await;
+        recorded.is_ok()
+            && self
+                .ask_agent("resources/subscribe", caller, subscription)
+                .await
+    }
+
+    /// Ends those of these subscriptions that were recorded, although their agents have not accepted them.
+    fn unsubscribe_later(self: &Arc<Self>, caller: Text, mut refused: Vec<Subscription>) {
+        if refused.is_empty() {
+            return;
         }
-        let is_accepted = self
-            .ask_agent("resources/subscribe", caller, subscription)
-            .await;
-        if !is_accepted {
-            self.unsubscribe_all(caller, vec![subscription.clone()])
-                .await;
-        }
-        is_accepted
+        let mcp = Arc::clone(self);
+        self.door.results.spawn(async move {
+            refused.retain(|it| mcp.door.results.has_subscription(it));
+            mcp.unsubscribe_all(&caller, refused).await;
+        });
     }
 
     /// Ends subscriptions. An agent is told only if no other client has subscribed to the resource.
@@ -278,17 +297,11 @@ impl Mcp {
     }
 
     async fn unsubscribe(&self, caller: &Text, subscription: &Subscription) {
-        let results = &self.door.results;
-        match results.unsubscribe(subscription).await {
-            Ok(true) => {}
-            Ok(false) => {
-                self.ask_agent("resources/unsubscribe", caller, subscription)
-                    .await;
-                self.subscribe_again(caller, subscription).await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the end of a subscription was not recorded: it expires after a day");
-            }
+        // A failure has been logged.
+        if let Ok(false) = self.relay.unsubscribe(caller, subscription).await {
+            self.ask_agent("resources/unsubscribe", caller, subscription)
+                .await;
+            self.subscribe_again(caller, subscription).await;
         }
     }
 
@@ -322,21 +335,20 @@ impl Mcp {
 impl McpRequest<'_> {
     /// `resources/subscribe` and `resources/unsubscribe`.
     pub(super) async fn change_subscription(self) -> Response {
-        let subscription = match self.own_subscription() {
-            Ok(Some(subscription)) => subscription,
+        match self.own_subscription() {
+            Ok(Some(subscription)) if self.method == "resources/unsubscribe" => {
+                self.unsubscribed(subscription).await
+            }
+            Ok(Some(subscription)) => self.subscribed(subscription).await,
             // The agent names the fault.
-            Ok(None) => return self.forwarded().await,
-            Err(failure) => return self.failed(&failure),
-        };
-        let (mcp, caller) = (Arc::clone(self.mcp), self.common.caller.clone());
-        if self.method == "resources/unsubscribe" {
-            return match mcp.relay.unsubscribe(&caller, &subscription).await {
-                // The agent knows only one client, the bridge: its other clients would get no more changes.
-                Ok(true) => self.result_of_change("{}"),
-                Ok(false) => self.unsubscribed(subscription).await,
-                Err(error) => self.failed(&error.refusal().1),
-            };
+            Ok(None) => self.forwarded().await,
+            Err(failure) => self.failed(&failure),
         }
+    }
+
+    /// Records a subscription, and ends it again if the agent refuses it, even if the client disconnects.
+    async fn subscribed(self, subscription: Subscription) -> Response {
+        let (mcp, caller) = (Arc::clone(self.mcp), self.common.caller.clone());
         let results = Arc::clone(&mcp.door.results);
         let is_renewal = results.has_subscription(&subscription);
         let count = results.subscriptions_of(&subscription.subscriber).len();
@@ -344,34 +356,80 @@ impl McpRequest<'_> {
             let message = format!("this session has {MAX_RESOURCES} subscriptions: end some first");
             return self.failed(&Failure::new(Reason::Exhausted, message));
         }
-        if let Err(error) = mcp.relay.subscribe(&caller, subscription.clone()).await {
+        if let Err(error) = mcp.relay.admit(&caller) {
             return self.failed(&error.refusal().1);
         }
-        let (response, is_refused) = refused(self.forwarded().await).await;
-        // After a failed renewal, the agent may still have the earlier subscription.
-        if is_refused && !is_renewal {
-            let ended = async move { mcp.unsubscribe(&caller, &subscription).await };
-            // The client may disconnect meanwhile. A panic has been logged.
-            drop(results.spawn(ended).await);
-        }
+        let (stored, is_stored) = oneshot::channel();
+        let (answered, is_refused) = oneshot::channel();
+        let change = results.spawn(async move {
+            let result = mcp.relay.subscribe(&caller, &subscription).await;
+            let is_recorded = result.is_ok();
+            drop(stored.send(result));
+            if !is_recorded {
+                return;
+            }
+            let is_refused = match is_refused.await {
+                Ok(is_refused) => is_refused,
+                // The client has disconnected, perhaps before the agent got its request.
+                Err(_) => {
+                    let asked = mcp.ask_agent("resources/subscribe", &caller, &subscription);
+                    !asked.await
+                }
+            };
+            // After a failed renewal, the agent may still have the earlier subscription.
+            if is_refused && !is_renewal {
+                mcp.unsubscribe(&caller, &subscription).await;
+            }
+        });
+        let response = match recorded(is_stored).await {
+            Ok(()) => {
+                let (response, is_refused) = refused(self.forwarded().await).await;
+                // The task has panicked if nobody receives it.
+                let _: Result<(), bool> = answered.send(is_refused);
+                response
+            }
+            Err(error) => self.failed(&error.refusal().1),
+        };
+        // A panic has been logged.
+        drop(change.await);
         response
     }
 
-    /// Tells the agent that the last of its clients has unsubscribed.
+    /// Records the end of a subscription. If it was the last one, the agent is told, even if the client disconnects.
     async fn unsubscribed(self, subscription: Subscription) -> Response {
         let (mcp, caller) = (Arc::clone(self.mcp), self.common.caller.clone());
+        if let Err(error) = mcp.relay.admit(&caller) {
+            return self.failed(&error.refusal().1);
+        }
         let results = Arc::clone(&mcp.door.results);
-        let (asked, is_asked) = oneshot::channel::<()>();
-        let again = results.spawn(async move {
-            // Nothing is ever sent, so this is always an error: the agent has answered, or the client has disconnected.
-            // In both cases the agent gets the request.
-            let _ = is_asked.await;
+        let (stored, is_stored) = oneshot::channel();
+        let (told, is_told) = oneshot::channel::<()>();
+        let change = results.spawn(async move {
+            let result = mcp.relay.unsubscribe(&caller, &subscription).await;
+            let was_last = matches!(result, Ok(false));
+            drop(stored.send(result));
+            if !was_last {
+                return;
+            }
+            // The client may have disconnected before the agent got its request, and another one may have subscribed.
+            if is_told.await.is_err() && !mcp.door.results.is_subscribed(&subscription) {
+                mcp.ask_agent("resources/unsubscribe", &caller, &subscription)
+                    .await;
+            }
             mcp.subscribe_again(&caller, &subscription).await;
         });
-        let response = self.forwarded().await;
-        drop(asked);
+        let response = match recorded(is_stored).await {
+            // The agent knows only one client, the bridge: its other clients would get no more changes.
+            Ok(true) => self.result_of_change("{}"),
+            Ok(false) => {
+                let response = self.forwarded().await;
+                let _: Result<(), ()> = told.send(());
+                response
+            }
+            Err(error) => self.failed(&error.refusal().1),
+        };
         // A panic has been logged.
-        drop(again.await);
+        drop(change.await);
         response
     }
 
