@@ -544,7 +544,8 @@ impl Results {
         self.replay_until(call, consumed, as_message, given_up)
     }
 
-    fn replay_until<T: Send + 'static>(
+    /// The same until `given_up`: then the receiver gets [`CallError::Draining`].
+    pub(crate) fn replay_until<T: Send + 'static>(
         self: &Arc<Self>,
         call: CallId,
         consumed: usize,

@@ -25,7 +25,7 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -44,7 +44,8 @@ use crate::object::present;
 use crate::shares::{Share, Shares};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Following, LATEST, Lagged, Logs, Position, StateError, TASKS, UNATTENDED, View,
+    ATTENDED, Entries, Following, LATEST, Lagged, Logs, Position, StateError, TASKS, UNATTENDED,
+    View,
 };
 
 /// The tasks of all agents.
@@ -54,6 +55,8 @@ pub(crate) struct Tasks {
     drivers: TaskTracker,
     /// The tasks whose calls this replica makes.
     calls: Arc<Shares<Text>>,
+    /// Whether other replicas share the log.
+    is_shared: bool,
     /// When the last outage of the log was seen.
     outage: Mutex<Option<Instant>>,
     lost: LogLimit,
@@ -176,14 +179,15 @@ impl Tasks {
         metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, StateError> {
         let view = logs.view(TASKS, TaskFold).await?;
-        Ok(Arc::new(Self::new(view, log, metrics)))
+        Ok(Arc::new(Self::new(view, logs.is_shared(), log, metrics)))
     }
 
-    fn new(view: View<TaskFold>, log: &LogLimits, metrics: &Arc<Metrics>) -> Self {
+    fn new(view: View<TaskFold>, is_shared: bool, log: &LogLimits, metrics: &Arc<Metrics>) -> Self {
         Self {
             view,
             drivers: TaskTracker::new(),
             calls: Shares::new(usize::MAX),
+            is_shared,
             outage: Mutex::default(),
             lost: log.limit(Level::ERROR, "more events of tasks were not stored"),
             large: log.limit(
@@ -336,26 +340,70 @@ impl Tasks {
         id: &str,
         events: impl IntoIterator<Item = Event>,
     ) -> Result<(), StateError> {
+        let events: Vec<Event> = events.into_iter().collect();
         let until = Instant::now() + UNATTENDED;
-        let mut stored = Vec::with_capacity(1);
-        for event in events {
-            let began = Instant::now();
-            let body = Some(body::write(&event));
-            let left = until.saturating_duration_since(began);
-            let position = self.view.append_again(id, body, left).await?;
-            stored.push((position, event));
-            self.note_duration(began);
-        }
-        if let Some((last, _)) = stored.last() {
+        let stored = loop {
+            let stored = self.append_all(id, &events, until).await?;
+            let Some(last) = stored.last() else {
+                return Ok(());
+            };
             let began = Instant::now();
             let left = until.saturating_duration_since(began);
-            self.view.applied(*last, left).await?;
-            self.note_duration(began);
-        }
-        for (position, event) in &stored {
-            self.count(id, event, *position);
+            match self.view.applied(*last, left).await {
+                // The log was replaced, perhaps by a copy without these events. The fold takes each of them once.
+                Err(StateError::Closed(_)) if !self.is_closed() => self.reread().await?,
+                applied => {
+                    applied?;
+                    self.note_duration(began);
+                    break stored;
+                }
+            }
+        };
+        for (position, event) in stored.into_iter().zip(&events) {
+            self.count(id, event, position);
         }
         Ok(())
+    }
+
+    /// Appends events in order, and returns their positions.
+    async fn append_all(
+        &self,
+        id: &str,
+        events: &[Event],
+        until: Instant,
+    ) -> Result<Vec<Position>, StateError> {
+        let mut stored = Vec::with_capacity(events.len());
+        for event in events {
+            let began = Instant::now();
+            let body = Some(body::write(event));
+            let left = until.saturating_duration_since(began);
+            stored.push(self.view.append_again(id, body, left).await?);
+            self.note_duration(began);
+        }
+        Ok(stored)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.view.progress().borrow().is_closed
+    }
+
+    /// Waits until this replica has read the log again, if it was replaced.
+    async fn reread(&self) -> Result<(), StateError> {
+        let behind = |_| StateError::Behind {
+            name: TASKS.name,
+            waited: UNATTENDED,
+        };
+        let read = timeout(UNATTENDED, self.view.caught_up()).await;
+        read.map_err(behind)?
+    }
+
+    /// What `read` finds of a task, also if this replica has to read the log again first.
+    async fn reread_if_none<T>(&self, read: impl Fn() -> Option<T>) -> Option<T> {
+        if let Some(found) = read() {
+            return Some(found);
+        }
+        self.reread().await.ok()?;
+        read()
     }
 
     /// Records an outage if the log has taken long for something that began then.
@@ -381,12 +429,12 @@ impl Tasks {
         }
     }
 
-    /// How many parts of the answer to a call a task has recorded; all of them once it has ended. `None` if there is no
-    /// such task.
+    /// How many parts of the answer to a call a task has recorded; all of them once it has ended, or if that is no longer
+    /// known. `None` if there is no such task.
     pub(crate) fn parts_from(&self, id: &str, call: &str) -> Option<usize> {
         self.view.read(|tasks| {
             let task = tasks.get(id)?;
-            if task.status.state.is_terminal() {
+            if task.status.state.is_terminal() || task.may_have_forgotten(call) {
                 return Some(usize::MAX);
             }
             Some(task.parts_of(call))
@@ -409,6 +457,11 @@ impl Tasks {
     pub(crate) fn has_news(&self, id: &str, after: Position) -> bool {
         self.view
             .read(|tasks| tasks.get(id).is_some_and(|task| task.has_news(after)))
+    }
+
+    /// Whether a task that had ended was removed for lack of room.
+    pub(crate) fn is_forgotten(&self, id: &str) -> bool {
+        self.view.read(|tasks| tasks.is_forgotten(id))
     }
 
     /// The first event after a position that subscribers receive, with the context of its task, and whether it is the
@@ -449,11 +502,15 @@ impl Tasks {
     /// Waits until the state of the task satisfies `is_it`. `None` if the task is no longer stored.
     async fn until(&self, id: &str, is_it: impl Fn(State) -> bool) -> Option<Task> {
         loop {
-            let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
-                let task = tasks.get(id)?;
-                Some(is_it(task.status.state).then(|| task.clone()))
-            });
-            if let Some(task) = found? {
+            let look = || {
+                let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
+                    let task = tasks.get(id)?;
+                    Some(is_it(task.status.state).then(|| task.clone()))
+                });
+                Some((found?, following))
+            };
+            let (found, following) = self.reread_if_none(look).await?;
+            if let Some(task) = found {
                 return Some(task);
             }
             let mut subscription = Subscription::of(following);
@@ -642,14 +699,17 @@ impl Tasks {
         answer: &mut Answer,
         first: Option<Box<(AnswerPart, bool)>>,
     ) -> Result<(), StateError> {
+        let call = answer.call_id().text();
         if let Some(first) = first {
-            let (last, from) = (first.1, Origin::of_part(answer));
-            Box::pin(self.record_from(&message.id, *first, &from)).await?;
-            if last {
-                return Box::pin(self.finish(message)).await;
+            let from = Origin::of_part(answer, first.1);
+            let taken = Box::pin(self.take_result(&message.id, *first, &from)).await?;
+            if matches!(taken, Taken::End) {
+                return Box::pin(self.finish(message, &call)).await;
             }
         }
-        while let Some((mut is_ended, mut subscription)) = self.follow_state(&message.id) {
+        loop {
+            let state = self.reread_if_none(|| self.follow_state(&message.id));
+            let (mut is_ended, mut subscription) = state.await.ok_or_else(not_stored)?;
             while !is_ended {
                 tokio::select! {
                     // The last part also ends the task at another replica. Then the agent must get no cancel.
@@ -662,10 +722,11 @@ impl Tasks {
                         if matches!(&part, Some(Err(error)) if !answer.is_undelivered(error)) {
                             message.before = None;
                         }
-                        let taken = self.take(message, part, Origin::of_part(answer));
+                        let is_last = matches!(&part, Some(Ok(part)) if part.last);
+                        let taken = self.take(message, part, Origin::of_part(answer, is_last));
                         match Box::pin(taken).await? {
                             Taken::More => {}
-                            Taken::End => return Box::pin(self.finish(message)).await,
+                            Taken::End => return Box::pin(self.finish(message, &call)).await,
                             Taken::Beside => return Ok(()),
                         }
                     },
@@ -689,7 +750,6 @@ impl Tasks {
                 return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Processes a part of the answer.
@@ -707,114 +767,179 @@ impl Tasks {
                 let mut why = failure_message(Failure::call(&error).message());
                 // Another replica that has followed the call may record the same.
                 why.id = from.call.clone();
-                let (event, taken) = self.unanswered((message, before), why, &from.call);
-                let event = match taken {
-                    // It takes the place of the next part. If another replica has already recorded that part, this
-                    // event is ignored, and the task goes on there.
-                    Taken::End => event.from(from.next()),
-                    // The agent may still send the next part, and another replica may record it.
-                    Taken::More | Taken::Beside => event,
-                };
-                self.record(&message.id, event).await?;
-                let is_at_rest = |task: &Task| task.status.state.is_at_rest();
-                let is_over = |task: Option<&Task>| task.is_none_or(is_at_rest);
-                Ok(match taken {
-                    Taken::End if !self.view.read(|tasks| is_over(tasks.get(&message.id))) => {
-                        Taken::Beside
-                    }
-                    taken => taken,
-                })
+                let from = from.ending();
+                // The end of the task takes the place of the next part: if another replica has already recorded that
+                // part, the task goes on there. As a message, the reason takes no place: the agent may still send the
+                // next part, and another replica may record it.
+                let origins = [from.after(), from.next()];
+                self.record_unanswered((message, before), why, origins)
+                    .await
             }
             Some(Ok(part)) => {
                 let last = part.last;
                 match AgentAnswer::of(part) {
-                    Some(AgentAnswer::Result(_)) if !last && self.is_too_large(&message.id) => {
-                        return self.end_too_large(&message.id, &from).await;
+                    Some(AgentAnswer::Result(_)) if !last && self.is_too_large(&message.id, 0) => {
+                        self.end_too_large(&message.id, &from).await
                     }
                     Some(AgentAnswer::Result(reported)) => {
                         let reported = (reported, last);
-                        self.record_from(&message.id, reported, &from).await?
+                        self.take_result(&message.id, reported, &from).await
                     }
                     Some(AgentAnswer::Error(part)) => {
                         let error = AgentError::of(&part);
                         let state = before.filter(|_| error.code != Some(TASK_NOT_FOUND));
-                        let why = error.message();
-                        let (event, taken) = self.unanswered((message, state), why, &from.call);
+                        let from = from.ending();
                         // With its origin, so that other replicas know that the part was processed.
-                        self.record(&message.id, event.from(from.at(1, true)))
-                            .await?;
-                        return Ok(taken);
+                        let origins = [from.at(1, true), from.at(2, true)];
+                        self.record_unanswered((message, state), error.message(), origins)
+                            .await
                     }
                     // Progress in another protocol.
-                    None => self.record_taken(&message.id, &from).await?,
+                    None => {
+                        self.record_taken(&message.id, &from).await?;
+                        Ok(Taken::of(last))
+                    }
                 }
-                Ok(if last { Taken::End } else { Taken::More })
             }
         }
     }
 
-    /// Whether a task takes so much of the memory that others, or its own end, would not fit.
-    fn is_too_large(&self, id: &str) -> bool {
-        let most = self.view.memory_bytes() / LARGEST_TASK;
-        self.view
-            .read(|tasks| tasks.get(id).is_some_and(|task| task.bytes() > most))
+    /// Processes a result of the agent. If the log refuses it for good, for example because it is too large, the task
+    /// fails.
+    async fn take_result(
+        &self,
+        id: &Text,
+        reported: (AnswerPart, bool),
+        from: &Origin,
+    ) -> Result<Taken, StateError> {
+        let last = reported.1;
+        match self.record_from(id, reported, from).await {
+            Err(error) if !error.is_transient() => {
+                if let Some(suppressed) = self.large.allow() {
+                    tracing::warn!(task = %id, %error, suppressed, "a task has failed: the log of tasks refuses a part of its answer");
+                }
+                let why =
+                    "the log of tasks refuses a part of the agent's answer, which may be too large";
+                self.fail(id, why, from.after()).await
+            }
+            recorded => recorded.map(|()| Taken::of(last)),
+        }
     }
 
-    /// Fails a task that has become too large. Its agent gets a cancel, because nobody takes the rest of the answer.
+    /// Whether a task with another message of this many bytes takes so much of the memory that others, or its own end,
+    /// would not fit.
+    pub(crate) fn is_too_large(&self, id: &str, more: usize) -> bool {
+        let most = self.view.memory_bytes() / LARGEST_TASK;
+        // A record counts twice, see `TaskFold::apply`.
+        let is_larger = |task: &Task| task.bytes() + 2 * more > most;
+        self.view.read(|tasks| tasks.get(id).is_some_and(is_larger))
+    }
+
+    /// Checks that another message of this many bytes can be stored for an existing task. When the memory has no room
+    /// for new tasks, it still has some for these messages, so that tasks that wait for their clients can end.
+    ///
+    /// # Errors
+    /// [`StateError::Full`].
+    pub(crate) fn check_message(&self, bytes: usize) -> Result<(), StateError> {
+        let limit = self.view.memory_bytes();
+        let used = self.view.read(Entries::bytes);
+        if used + 2 * bytes <= limit.saturating_add(limit / LARGEST_TASK) {
+            return Ok(());
+        }
+        let (name, bytes) = (TASKS.name, used);
+        Err(StateError::Full { name, bytes, limit })
+    }
+
+    /// Fails a task that has become too large.
     async fn end_too_large(&self, id: &Text, from: &Origin) -> Result<Taken, StateError> {
         if let Some(suppressed) = self.large.allow() {
             tracing::warn!(task = %id, suppressed, "a task has failed: it takes more than a quarter of the memory for tasks (state.memory)");
         }
-        let why = failure_message(
-            "the answer of the agent is too large: the task takes more than a quarter of the memory for tasks (state.memory)",
-        );
-        let failed = Event::Status(Status::now(State::Failed, Some(why)));
-        self.record(id, failed.from(from.at(1, true))).await?;
+        let why = "the answer of the agent is too large: the task takes more than a quarter of the memory for tasks (state.memory)";
+        self.fail(id, why, from.at(1, true)).await
+    }
+
+    /// Fails a task. Its agent gets a cancel, because nobody takes the rest of the answer.
+    async fn fail(&self, id: &Text, why: &str, from: Origin) -> Result<Taken, StateError> {
+        let status = Status::now(State::Failed, Some(failure_message(why)));
+        let failed = Event::Status(status).from(from);
+        self.record(id, failed).await?;
         Ok(Taken::End)
     }
 
     /// Completes a task whose answer has ended without a final state, unless the agent has another message of it.
-    async fn finish(&self, message: &mut Driven) -> Result<(), StateError> {
+    async fn finish(&self, message: &mut Driven, call: &Text) -> Result<(), StateError> {
         message.call = None;
         let id = &message.id;
-        let is_active = |task: &Task| !task.status.state.is_at_rest();
-        let is_active = self.view.read(|tasks| tasks.get(id).is_some_and(is_active));
-        if !is_active || self.calls.held_by(id) > 0 {
+        let has_ended =
+            |task: &Task| !task.status.state.is_at_rest() && !self.works_elsewhere(task, call);
+        let has_ended = self.view.read(|tasks| tasks.get(id).is_some_and(has_ended));
+        if !has_ended || self.calls.held_by(id) > 0 {
             return Ok(());
         }
         let status = Status::now(State::Completed, None);
         self.record(id, Event::Status(status)).await
     }
 
-    /// The end of a task whose message was refused, or not answered. If the task was waiting for that message, it waits
-    /// for another one. If the agent works on another message, or has asked for input meanwhile, the reason only becomes
-    /// part of the history.
-    fn unanswered(
+    /// Records why a message was refused, or not answered: with the first origin as a message of the history, if the agent
+    /// works on another message or has asked for input meanwhile, and otherwise with the second one as the state of the
+    /// task.
+    async fn record_unanswered(
         &self,
         (message, before): (&mut Driven, Option<State>),
         why: Message,
-        call: &Text,
-    ) -> (Event, Taken) {
+        [said, ended]: [Origin; 2],
+    ) -> Result<Taken, StateError> {
         message.call = None;
         let id = &message.id;
-        let found = self.view.read(|tasks| {
-            let task = tasks.get(id)?;
-            Some((task.last_call().cloned(), task.status.state))
-        });
-        let (last, state) = found.unzip();
-        let last = last.flatten();
-        let other = last.filter(|last| last != call);
-        // A call of this replica has ended if it does not hold the task.
-        let has_ended = |other: &Text| replica_of(other) == replica_of(call);
-        let works_on_other = self.calls.held_by(id) > 0 || !other.as_ref().is_none_or(has_ended);
-        let waiting = before.filter(|state| state.is_at_rest() && !state.is_terminal());
-        let is_waiting = state.is_some_and(|state| state.is_at_rest() && !state.is_terminal());
-        let has_asked = is_waiting && (waiting.is_none() || other.is_some());
-        if works_on_other || has_asked {
-            return (Event::Said { message: why }, Taken::Beside);
+        let is_last_here = self.calls.held_by(id) == 0;
+        let after = || is_last_here.then(|| self.state_after(id, before, &ended.call));
+        let mut state = after().flatten();
+        if state.is_none() {
+            let message = why.clone();
+            self.record(id, Event::Said { message }.from(said)).await?;
+            // Of messages that end at several replicas at the same moment, one is the last in the log: its replica now
+            // sees that all others have ended.
+            state = after().flatten().filter(|_| !self.is_at_rest(id));
         }
-        let state = waiting.unwrap_or(State::Failed);
-        (Event::Status(Status::now(state, Some(why))), Taken::End)
+        let Some(state) = state else {
+            return Ok(Taken::Beside);
+        };
+        let status = Event::Status(Status::now(state, Some(why)));
+        self.record(id, status.from(ended)).await?;
+        // Otherwise another replica has recorded that part.
+        Ok(match self.is_at_rest(id) {
+            true => Taken::End,
+            false => Taken::Beside,
+        })
+    }
+
+    /// The state of a task after one of its messages was refused, or not answered: if it was waiting for that message, it
+    /// waits for another one. `None` if the agent works on a message of another replica, or has asked for input meanwhile.
+    fn state_after(&self, id: &str, before: Option<State>, call: &Text) -> Option<State> {
+        let is_waiting = |state: State| state.is_at_rest() && !state.is_terminal();
+        let waiting = before.filter(|state| is_waiting(*state));
+        let is_busy = |task: &Task| {
+            let is_last = task.last_call().is_none_or(|last| last == call);
+            let has_asked = is_waiting(task.status.state) && (waiting.is_none() || !is_last);
+            has_asked || self.works_elsewhere(task, call)
+        };
+        let is_busy = self.view.read(|tasks| tasks.get(id).is_some_and(is_busy));
+        (!is_busy).then(|| waiting.unwrap_or(State::Failed))
+    }
+
+    /// Whether the agent works on a message that another replica has sent. A call of the replica of `call` has ended if it
+    /// does not hold the task here.
+    fn works_elsewhere(&self, task: &Task, call: &Text) -> bool {
+        let mut others = task.unended_calls();
+        self.is_shared && others.any(|other| replica_of(other) != replica_of(call))
+    }
+
+    /// Whether a task has ended or waits for its client, or is not stored.
+    fn is_at_rest(&self, id: &str) -> bool {
+        let is_at_rest = |task: &Task| task.status.state.is_at_rest();
+        let task_is = |task: Option<&Task>| task.is_none_or(is_at_rest);
+        self.view.read(|tasks| task_is(tasks.get(id)))
     }
 
     /// Records an agent's update of a task for a caller.
@@ -845,9 +970,11 @@ impl Tasks {
         self.record_all(id, events).await
     }
 
-    /// Records that a part contained nothing new, because another replica may wait for its events.
+    /// Records that a part contained nothing new, because another replica may wait for its events, or for the end of the
+    /// answer.
     async fn record_taken(&self, id: &Text, from: &Origin) -> Result<(), StateError> {
-        if !from.call.parse().is_ok_and(CallId::is_followed) {
+        let is_end = self.is_shared && from.ends_answer;
+        if !is_end && !from.call.parse().is_ok_and(CallId::is_followed) {
             return Ok(());
         }
         self.record(id, Event::Taken.from(from.clone())).await
@@ -996,6 +1123,14 @@ fn differences(reported: ReportedTask, task: &Task) -> Vec<(u32, Event)> {
         .collect()
 }
 
+/// The error for a task that is still driven, although it has been removed.
+fn not_stored() -> StateError {
+    StateError::Unread {
+        name: TASKS.name,
+        why: Arc::from("the task is no longer stored"),
+    }
+}
+
 /// The replica that made a call.
 fn replica_of(call: &Text) -> Option<Replica> {
     call.parse().ok().map(CallId::replica)
@@ -1037,10 +1172,20 @@ impl AgentError {
     /// The message of its task. Its metadata contains the whole error, unless it is large.
     fn message(self) -> Message {
         let text = self.text.as_deref();
+        let text = text.filter(|text| text.len() <= MAX_ERROR);
         let mut message = failure_message(text.unwrap_or("the agent answered with an error"));
         let kept = self.whole.filter(|error| error.get().len() <= MAX_ERROR);
         message.metadata = kept.and_then(|error| to_raw_value(&json!({ "error": error })).ok());
         message
+    }
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// What a part means that is the last one, or not.
+    fn of(last: bool) -> Self {
+        if last { Self::End } else { Self::More }
     }
 }
 
@@ -1160,20 +1305,186 @@ impl Task {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use futures_util::FutureExt as _;
-    use tokio::time::timeout;
 
     use super::*;
     use crate::state::{MemoryLog, ViewOptions, ViewTask};
 
     fn tasks() -> (Arc<Tasks>, ViewTask) {
+        replica(&MemoryLog::new(TASKS, 1 << 20))
+    }
+
+    /// One of several replicas that share this log.
+    fn replica(log: &MemoryLog) -> (Arc<Tasks>, ViewTask) {
         let options = ViewOptions {
             memory_bytes: 1 << 20,
         };
-        let (view, task) = View::start(MemoryLog::new(TASKS, 1 << 20), TaskFold, options);
+        let (view, task) = View::start(log.clone(), TaskFold, options);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let tasks = Tasks::new(view, &LogLimits::default(), &metrics);
+        let tasks = Tasks::new(view, true, &LogLimits::default(), &metrics);
         (Arc::new(tasks), task)
+    }
+
+    fn state(tasks: &Tasks) -> State {
+        tasks.get("t").unwrap().status.state
+    }
+
+    /// Sends another message of the task `t`, and returns the origin of the last part of its answer.
+    async fn send(tasks: &Tasks, replica: u16) -> Origin {
+        let call = CallId::new(Replica(replica)).unwrap();
+        let message = failure_message("more");
+        let continued = Event::Continued { message }.from(Origin::beginning(call));
+        tasks.record_for_caller("t", &continued).await.unwrap();
+        last_part(call)
+    }
+
+    fn last_part(call: CallId) -> Origin {
+        Origin {
+            part: 1,
+            ends: true,
+            ends_answer: true,
+            ..Origin::beginning(call)
+        }
+    }
+
+    /// The last part of the answer to the first message of the task `t`.
+    fn last_of_first(tasks: &Tasks) -> Origin {
+        let call = tasks.get("t").unwrap().last_call().cloned();
+        last_part(call.unwrap().parse().unwrap())
+    }
+
+    fn without_call(before: Option<State>) -> Driven {
+        Driven {
+            id: "t".into(),
+            before,
+            call: None,
+        }
+    }
+
+    fn part(body: &str) -> Option<Result<calls::Part, CallError>> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        Some(Ok(calls::Part::new(body, true)))
+    }
+
+    const REFUSAL: &str = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"busy"}}"#;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_fails_at_one_replica_does_not_end_the_work_for_another() {
+        for is_refused in [true, false] {
+            let log = MemoryLog::new(TASKS, 1 << 20);
+            let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+            begin(&first, "t").await;
+            let last = last_of_first(&first);
+            let working = Event::Status(Status::now(State::Working, None));
+            let working = working.from(Origin::beginning(last.call.parse().unwrap()).at(1, true));
+            first.record_for_caller("t", &working).await.unwrap();
+            second.latest().await.unwrap();
+            let from = send(&second, 2).await;
+            let failed = match is_refused {
+                true => part(REFUSAL),
+                false => Some(Err(CallError::Drained)),
+            };
+            let mut message = without_call(Some(State::Working));
+            let taken = second.take(&mut message, failed, from).await;
+            assert!(matches!(taken.unwrap(), Taken::Beside));
+            assert_eq!(state(&second), State::Working);
+            // The answer for the other replica ends without a state.
+            first.latest().await.unwrap();
+            let call = last.call.clone();
+            let plain = part(r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
+            let taken = first.take(&mut without_call(None), plain, last).await;
+            assert!(matches!(taken.unwrap(), Taken::End));
+            first.finish(&mut without_call(None), &call).await.unwrap();
+            assert_eq!(state(&first), State::Completed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_ends_at_one_replica_does_not_end_the_work_for_another() {
+        let log = MemoryLog::new(TASKS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        begin(&first, "t").await;
+        let last = last_of_first(&first);
+        second.latest().await.unwrap();
+        let other = send(&second, 2).await;
+        first.latest().await.unwrap();
+        for (tasks, from, expected) in [
+            (&first, last, State::Working),
+            (&second, other, State::Completed),
+        ] {
+            let call = from.call.clone();
+            tasks.latest().await.unwrap();
+            let plain = part(r#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
+            let taken = tasks.take(&mut without_call(None), plain, from).await;
+            assert!(matches!(taken.unwrap(), Taken::End));
+            tasks.finish(&mut without_call(None), &call).await.unwrap();
+            assert_eq!(state(tasks), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_waits_for_input_after_refusals_at_two_replicas_at_once() {
+        let log = MemoryLog::new(TASKS, 1 << 20);
+        let ((first, _first), (second, _second)) = (replica(&log), replica(&log));
+        begin(&first, "t").await;
+        let asks = Event::Status(Status::now(State::InputRequired, None));
+        let asks = asks.from(last_of_first(&first));
+        first.record_for_caller("t", &asks).await.unwrap();
+        let (one, other) = (send(&first, 1).await, send(&second, 2).await);
+        first.latest().await.unwrap();
+        let before = Some(State::InputRequired);
+        let (mut a, mut b) = (without_call(before), without_call(before));
+        let (a, b) = tokio::join!(
+            first.take(&mut a, part(REFUSAL), one),
+            second.take(&mut b, part(REFUSAL), other)
+        );
+        let ends = (a.unwrap(), b.unwrap());
+        assert!(matches!(ends, (Taken::End, _) | (_, Taken::End)));
+        first.latest().await.unwrap();
+        assert_eq!(state(&first), State::InputRequired);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_fails_with_the_reason_if_its_log_refuses_a_part() {
+        let (tasks, _view) = tasks();
+        begin(&tasks, "t").await;
+        let last = last_of_first(&tasks);
+        let large = json!({ "jsonrpc": "2.0", "id": 1, "result": "x".repeat(2 << 20) });
+        let large = part(&large.to_string());
+        let taken = tasks.take(&mut without_call(None), large, last).await;
+        assert!(matches!(taken.unwrap(), Taken::End));
+        let status = tasks.get("t").unwrap().status;
+        assert_eq!(status.state, State::Failed);
+        let why = serde_json::to_string(&status.message).unwrap();
+        assert!(why.contains("the log of tasks refuses"), "{why}");
+    }
+
+    /// A server may lose its last records, and be restored from a backup.
+    #[tokio::test(start_paused = true)]
+    async fn a_task_is_not_given_up_while_the_log_is_read_again() {
+        let log = MemoryLog::new(TASKS, 1 << 20);
+        let (tasks, _view) = replica(&log);
+        begin(&tasks, "t").await;
+        let working = Event::Status(Status::now(State::Working, None));
+        tasks.record_for_caller("t", &working).await.unwrap();
+        let waiting = Arc::clone(&tasks);
+        let ended = tokio::spawn(async move { waiting.at_end("t").await });
+        let message = Message {
+            id: "said".into(),
+            ..failure_message("said")
+        };
+        let mut recording = std::pin::pin!(tasks.record("t", Event::Said { message }));
+        assert!(recording.as_mut().now_or_never().is_none());
+        log.lose(2);
+        recording.await.unwrap();
+        let is_said = |message: &Message| message.id == "said";
+        let task = tasks.get("t").unwrap();
+        assert!(task.history.iter().any(is_said), "it was recorded again");
+        let completed = Event::Status(Status::now(State::Completed, None));
+        tasks.record("t", completed).await.unwrap();
+        let task = ended.await.unwrap().unwrap();
+        assert_eq!(task.status.state, State::Completed);
     }
 
     async fn begin(tasks: &Tasks, id: &str) {
@@ -1290,11 +1601,7 @@ mod tests {
         let continued = continued.from(Origin::beginning(other));
         tasks.record_for_caller("t", &continued).await.unwrap();
         for _replica in 0..2 {
-            let mut message = Driven {
-                id: "t".into(),
-                before: None,
-                call: None,
-            };
+            let mut message = without_call(None);
             let silent = Some(Err(CallError::Drained));
             let taken = tasks.take(&mut message, silent, from.clone()).await;
             assert!(matches!(taken.unwrap(), Taken::Beside));
@@ -1305,6 +1612,30 @@ mod tests {
         let task = tasks.get("t").unwrap();
         assert_eq!(task.status.state, State::Completed);
         assert_eq!(task.history.len(), 3, "it has the reason once");
+    }
+
+    /// Otherwise tasks that wait for their clients could not end, and nothing would make room.
+    #[tokio::test]
+    async fn a_full_memory_has_room_for_some_messages_of_existing_tasks() {
+        let (tasks, _view) = tasks();
+        let large = || failure_message(&"x".repeat(96 << 10));
+        let continued = || Event::Continued { message: large() };
+        let mut last = 0;
+        while tasks.check_new("new").is_ok() {
+            last += 1;
+            begin(&tasks, &last.to_string()).await;
+            let (id, message) = (last.to_string(), continued());
+            tasks.record_for_caller(&id, &message).await.unwrap();
+        }
+        assert_eq!(last, 6, "each one takes a fifth of the memory");
+        tasks.check_message(1_000).unwrap();
+        let message = continued();
+        tasks.record_for_caller("1", &message).await.unwrap();
+        let full = tasks.check_message(1_000);
+        assert!(matches!(full, Err(StateError::Full { .. })), "{full:?}");
+        assert!(tasks.is_too_large("1", 0));
+        assert!(!tasks.is_too_large("2", 1_000));
+        assert!(tasks.is_too_large("2", 50_000));
     }
 
     /// An agent may change an artifact that it has reported before.

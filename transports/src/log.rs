@@ -78,6 +78,20 @@ const READY: usize = 4;
 /// At most this many records per batch.
 #[cfg(any(feature = "kafka", feature = "nats"))]
 pub(crate) const BATCH_RECORDS: usize = 512;
+/// A batch of this many bytes accepts no further record.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) const BATCH_BYTES: usize = 1 << 20;
+
+// === impl LogRecord ===
+
+#[cfg(any(feature = "kafka", feature = "nats"))]
+impl LogRecord {
+    /// Its approximate size in memory.
+    pub(crate) fn size_bytes(&self) -> usize {
+        let (key, body) = (self.key.as_ref(), self.body.as_ref());
+        size_of::<Self>() + key.map_or(0, Bytes::len) + body.map_or(0, Bytes::len)
+    }
+}
 
 // === impl LogReader ===
 

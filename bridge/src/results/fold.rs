@@ -301,6 +301,11 @@ impl Fold for ResultFold {
             Entry::Call(_) | Entry::Passed => true,
         }
     }
+
+    /// An agent may report any number of changes. They must not displace answers.
+    fn is_passing(&self, entry: &Entry) -> bool {
+        matches!(entry, Entry::Passed)
+    }
 }
 
 // === impl Entry ===
@@ -359,6 +364,11 @@ impl OpenedCall {
     pub(crate) fn has_one_part(&self) -> bool {
         let may_have_parts = self.streamed || self.progress.is_some();
         !may_have_parts && self.session.is_none() && self.task.is_none()
+    }
+
+    /// Whether clients get each part by its number: as a stream, or after they reconnect.
+    pub(crate) fn has_numbered_parts(&self) -> bool {
+        self.streamed || self.session.is_some()
     }
 
     /// The time left until the deadline.
@@ -596,6 +606,18 @@ mod tests {
         assert_eq!(opened(Some(500)).deadline_after(99_999), 100_000);
         // The client may take longer to answer a question.
         assert_eq!(opened(None).deadline_after(2_000), 100_000);
+    }
+
+    #[test]
+    fn the_parts_of_a_resumable_answer_count_as_those_of_a_stream() {
+        let opened = |streamed, session: Option<&'static str>| OpenedCall {
+            streamed,
+            session: session.map(Text::from_static),
+            ..OpenedCall::sample()
+        };
+        assert!(opened(true, None).has_numbered_parts());
+        assert!(opened(false, Some("mcp-session-1")).has_numbered_parts());
+        assert!(!opened(false, None).has_numbered_parts());
     }
 
     #[test]

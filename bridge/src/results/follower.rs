@@ -16,6 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Limits, Text};
 use a2abus_transports::{
     Consumer, Delivery, Outcome, Transport as _, TransportError, TransportErrorKind,
@@ -30,6 +31,7 @@ use super::{RENEWAL, Results};
 use crate::bus::Bus;
 use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
+use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions};
 use crate::calls::reply::{ReplyChannel, is_forwarded_within};
 use crate::calls::reply_reader::{RECOUNT_EVERY, watch_refusals};
@@ -120,6 +122,8 @@ struct RecordingResult {
     of: AdoptedCall,
     /// How many are stored.
     count: usize,
+    /// Whether the last of them is an error, in place of a part that the log refuses. It ends the answer.
+    has_loss: bool,
     /// Why the others are not.
     error: Option<StateError>,
 }
@@ -410,8 +414,9 @@ impl Follower {
     /// Whether to follow a call. `is_of_before` is whether it was recorded before this replica started to read.
     fn follows(&self, call: CallId, opened: &OpenedCall, is_of_before: bool) -> bool {
         if is_of_before {
-            // Some of its parts may have arrived before this replica began to read.
-            return !opened.streamed;
+            // Some of its parts may have arrived before this replica began to read, and the others would get their
+            // numbers.
+            return !opened.has_numbered_parts();
         }
         !self.calls.channels().is_ours(call)
     }
@@ -461,27 +466,46 @@ impl Follower {
         tasks.parts_from(task, &call.to_string())
     }
 
-    /// Records parts, starting with this number.
+    /// Records parts, starting with this number. An error takes the place of a part that the log refuses for good, for
+    /// example because it is too large.
     async fn record(
         &self,
         of: AdoptedCall,
         first: usize,
         parts: Vec<RecordedPart>,
     ) -> RecordingResult {
-        let total = parts.len();
-        for (count, part) in parts.into_iter().enumerate() {
-            let recorded = self
-                .results
-                .record_part(of.call, first + count, part, UNATTENDED);
-            if let Err(error) = recorded.await {
-                let error = Some(error);
-                return RecordingResult { of, count, error };
+        let mut result = RecordingResult {
+            of,
+            count: 0,
+            has_loss: false,
+            error: None,
+        };
+        for part in parts {
+            let (call, index) = (result.of.call, first + result.count);
+            let recorded = self.results.record_part(call, index, part, UNATTENDED);
+            let mut recorded = recorded.await;
+            if let Err(error) = &recorded
+                && !error.is_transient()
+            {
+                self.note_loss(call, error);
+                let loss = loss_of(&result.of.opened);
+                let replaced = self.results.record_part(call, index, loss, UNATTENDED);
+                recorded = replaced.await;
+                result.has_loss = recorded.is_ok();
+            }
+            result.count += usize::from(recorded.is_ok());
+            result.error = recorded.err();
+            if result.has_loss || result.error.is_some() {
+                break;
             }
         }
-        RecordingResult {
-            of,
-            count: total,
-            error: None,
+        result
+    }
+
+    fn note_loss(&self, call: CallId, error: &StateError) {
+        self.metrics.followed_lost.inc();
+        if let Some(suppressed) = self.lost.allow() {
+            tracing::warn!(%call, %error, suppressed, "a part of the answer to a call of another replica cannot be recorded: its caller gets an error");
         }
     }
 
@@ -489,7 +513,12 @@ impl Follower {
     fn recorded(
         &self,
         reading: &mut SubscriptionState,
-        RecordingResult { of, count, error }: RecordingResult,
+        RecordingResult {
+            of,
+            count,
+            has_loss,
+            error,
+        }: RecordingResult,
     ) {
         let AdoptedCall {
             call,
@@ -506,16 +535,23 @@ impl Follower {
         buffer.is_being_recorded = false;
         buffer.recorded += count;
         if let Some(error) = error {
-            let tries_again = !opened.time_left().is_zero();
+            let tries_again = error.is_transient() && !opened.time_left().is_zero();
             if let Some(suppressed) = self.lost.allow() {
                 tracing::warn!(%call, %error, tries_again, suppressed, "the answer to a call of a replica that has stopped was not recorded");
             }
-            if !tries_again {
+            if opened.time_left().is_zero() {
                 reading.buffers.remove(&call);
+            } else if !tries_again {
+                buffer.discard();
             }
             return;
         }
-        if std::mem::replace(&mut buffer.is_adopted, true) {
+        let (before, was_adopted) = (buffer.before, buffer.is_adopted);
+        buffer.is_adopted = true;
+        if has_loss {
+            buffer.discard();
+        }
+        if was_adopted {
             return;
         }
         self.metrics.followed.inc();
@@ -524,7 +560,7 @@ impl Follower {
             tracing::warn!(%call, agent, task = task.map(Text::as_str), suppressed, "the replica that made a call does not receive its answer: this replica takes it over");
         }
         if let (true, Some(task), Some(tasks)) = (has_task, task, &self.tasks) {
-            let answer = self.results.resume(&self.calls, call, buffer.before);
+            let answer = self.results.resume(&self.calls, call, before);
             tasks.drive(task.clone(), answer);
         }
     }
@@ -685,6 +721,14 @@ fn bytes_of(unit: &AnswerUnit) -> usize {
     unit.raw.len() + MESSAGE_BYTES
 }
 
+/// What a caller gets in place of a part that the log refuses.
+fn loss_of(opened: &OpenedCall) -> RecordedPart {
+    let message = "a part of the answer could not be recorded (log `results`)";
+    let recipient = Recipient::new(opened.id.clone(), Dialect::JsonRpc);
+    let body = Failure::new(Reason::AnswerLost, message).render(&recipient);
+    RecordedPart::new(&body, true, Author::Bridge)
+}
+
 fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
     CallRequest {
         form: Form::JsonRpc {
@@ -746,6 +790,15 @@ mod tests {
         assert!(knows_event_id(&opened, now));
         let earlier = now.checked_sub(Duration::from_secs(10)).unwrap();
         assert!(!knows_event_id(&opened, earlier));
+    }
+
+    #[test]
+    fn the_caller_of_an_answer_that_is_too_large_for_the_log_learns_that_it_is_lost() {
+        let loss = loss_of(&OpenedCall::sample());
+        assert!(loss.last && loss.by == Author::Bridge);
+        let body: serde_json::Value = serde_json::from_str(&loss.body).unwrap();
+        assert_eq!(body["id"], 1);
+        assert_eq!(body["error"]["data"]["reason"], "answer_lost");
     }
 
     /// Renders a record that arrived at this time. Returns whether one had been missing for too long by then.

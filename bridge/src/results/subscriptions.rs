@@ -12,15 +12,43 @@ use super::{Results, digest_of, is_over};
 use crate::clock;
 use crate::state::{ATTENDED, Entries, LATEST, StateError, body};
 
+/// All subscriptions together may take this part of the memory. They are not removed before their end, so without a
+/// limit they would displace everything else.
+const ROOM_PART: usize = 4;
+
 // === impl Results ===
 
 impl Results {
+    /// The log key of a subscription.
+    pub(crate) fn subscription_key(subscription: &Subscription) -> String {
+        let parts = [
+            &subscription.subscriber,
+            &subscription.agent,
+            &subscription.uri,
+        ];
+        let digest = digest_of(parts.map(|part| part.as_bytes()));
+        format!("{SUBSCRIPTION}{digest}")
+    }
+
+    /// Whether there is room for another subscription. What else cannot be removed counts too; there is little of it.
+    pub(crate) fn has_room_for_subscriptions(&self) -> bool {
+        let room = self.view.memory_bytes() / ROOM_PART;
+        self.view.read(Entries::lasting_bytes) < room
+    }
+
+    /// Drops the log keys of subscriptions that have ended.
+    pub(crate) fn retain_subscribed(&self, keys: &mut HashSet<String>) {
+        self.view.read(|entries| {
+            keys.retain(|key| matches!(entries.get(key), Some(Entry::Subscribed(_))));
+        });
+    }
+
     /// Records a subscription. Returns when this replica has read the record.
     ///
     /// # Errors
     /// When it is not stored.
     pub(crate) async fn subscribe(&self, subscription: Subscription) -> Result<(), StateError> {
-        let key = key_of_subscription(&subscription);
+        let key = Self::subscription_key(&subscription);
         let event = body::write(&Event::Subscribed(subscription));
         self.view
             .commit_again(&key, Some(event), ATTENDED)
@@ -37,14 +65,14 @@ impl Results {
         subscription: &Subscription,
     ) -> Result<bool, StateError> {
         let event = body::write(&Event::Unsubscribed(subscription.clone()));
-        let key = key_of_subscription(subscription);
+        let key = Self::subscription_key(subscription);
         self.view.commit_again(&key, Some(event), ATTENDED).await?;
         Ok(self.is_subscribed(subscription))
     }
 
     /// Whether this subscription is recorded.
     pub(crate) fn has_subscription(&self, subscription: &Subscription) -> bool {
-        let key = key_of_subscription(subscription);
+        let key = Self::subscription_key(subscription);
         self.view
             .read(|entries| matches!(entries.get(&key), Some(Entry::Subscribed(_))))
     }
@@ -139,13 +167,53 @@ fn at_agent<'a>(
         .filter(move |it| !is_over(entries, &it.subscriber))
 }
 
-/// The log key of a subscription.
-fn key_of_subscription(subscription: &Subscription) -> String {
-    let parts = [
-        &subscription.subscriber,
-        &subscription.agent,
-        &subscription.uri,
-    ];
-    let digest = digest_of(parts.map(|part| part.as_bytes()));
-    format!("{SUBSCRIPTION}{digest}")
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::log_limit::LogLimits;
+    use crate::results::{Claim, KeyState, ResultFold};
+    use crate::state::{MemoryLog, RESULTS, View, ViewOptions};
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn subscriptions_leave_room_for_everything_else() {
+        let memory_bytes = 100_000;
+        let log = MemoryLog::new(RESULTS, 1 << 20);
+        let (view, _task) = View::start(log, ResultFold, ViewOptions { memory_bytes });
+        let results = Results::new(view, true, &LogLimits::default());
+        let subscription = |number: usize| Subscription {
+            subscriber: format!("mcp-session-{number}").into(),
+            agent: "files".into(),
+            uri: "file:///a".into(),
+            client_uri: "file:///a".into(),
+        };
+        let mut count = 0;
+        while results.has_room_for_subscriptions() {
+            results.subscribe(subscription(count)).await.unwrap();
+            count += 1;
+        }
+        assert!(count > 10, "{count} subscriptions");
+        let bytes = results.view.read(Entries::bytes);
+        assert!(bytes < memory_bytes / 2, "{bytes} bytes");
+        let claim = Claim {
+            digest: "d".into(),
+            call: "a".into(),
+            until: u64::MAX,
+        };
+        let claimed = results.claim("key-1", &claim, SOON).await.unwrap();
+        assert!(matches!(claimed, KeyState::Ours), "{claimed:?}");
+        let keys = [0, count].map(|number| Results::subscription_key(&subscription(number)));
+        let mut keys = HashSet::from(keys);
+        results.retain_subscribed(&mut keys);
+        assert_eq!(keys.len(), 1, "the other one is not recorded");
+        results.unsubscribe(&subscription(0)).await.unwrap();
+        results.retain_subscribed(&mut keys);
+        assert!(keys.is_empty());
+        results.unsubscribe(&subscription(1)).await.unwrap();
+        results.unsubscribe(&subscription(2)).await.unwrap();
+        assert!(results.has_room_for_subscriptions(), "some have ended");
+    }
 }

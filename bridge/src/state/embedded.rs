@@ -4,8 +4,9 @@ use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -16,7 +17,8 @@ use redb::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::log::{
-    Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError, check_key,
+    BATCH_BYTES, Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError,
+    check_key,
 };
 use crate::clock;
 
@@ -38,7 +40,16 @@ struct Shared {
 struct OpenFile {
     name: &'static str,
     path: PathBuf,
-    database: RwLock<Option<Arc<Database>>>,
+    database: RwLock<DatabaseSlot>,
+}
+
+/// The database of a file.
+#[derive(Debug)]
+enum DatabaseSlot {
+    Closed,
+    Open(Arc<Database>),
+    /// It has failed. It locks the file until its last user has noticed that.
+    Failed(Arc<Database>),
 }
 
 /// A record to append, and the channel for its caller.
@@ -79,8 +90,7 @@ impl EmbeddedLog {
     /// [`StateError::Disk`] when the file cannot be used, or another process has opened it.
     pub fn open(spec: LogSpec, directory: &Path) -> Result<Self, StateError> {
         let file = Arc::new(OpenFile::new(spec.name, directory));
-        let database = file.database()?;
-        let next = prepare(&database).map_err(|error| file.failed(error))?;
+        let next = file.run(prepare)?;
         let (appends, queue) = mpsc::channel(QUEUE);
         let (tell_end, end) = watch::channel(next);
         let writer = Writer {
@@ -100,24 +110,6 @@ impl EmbeddedLog {
             appends,
             end,
         })))
-    }
-}
-
-impl EmbeddedLog {
-    /// The error when the database library panics while it uses a file. A damaged file makes it panic, but so may
-    /// something else, and an operator must not discard an intact file.
-    pub(super) fn panicked(
-        name: &'static str,
-        directory: &Path,
-        panic: &(dyn Any + Send),
-    ) -> StateError {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("without a message");
-        let error = io::Error::other(format!(
-            "the database library has panicked ({text}): if the file is damaged, restore it from a backup, or move it away to begin with an empty state"
-        ));
-        OpenFile::new(name, directory).failed(Error::Io(error))
     }
 }
 
@@ -190,41 +182,51 @@ impl OpenFile {
         Self {
             name,
             path: directory.join(format!("{name}.redb")),
-            database: RwLock::new(None),
+            database: RwLock::new(DatabaseSlot::Closed),
         }
     }
 
     /// The database, opened if necessary.
-    fn database(&self) -> Result<Arc<Database>, StateError> {
+    fn database(&self) -> Result<Arc<Database>, Error> {
         let open = self.database.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(database) = &*open {
+        if let DatabaseSlot::Open(database) = &*open {
             return Ok(Arc::clone(database));
         }
         drop(open);
-        let mut slot = self
-            .database
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(database) = &*slot {
-            return Ok(Arc::clone(database));
+        let mut slot = self.slot();
+        match &*slot {
+            DatabaseSlot::Open(database) => return Ok(Arc::clone(database)),
+            // The file cannot be opened again yet, and no other process is the reason.
+            DatabaseSlot::Failed(database) if Arc::strong_count(database) > 1 => {
+                return Err(Error::PreviousIo);
+            }
+            DatabaseSlot::Failed(_) | DatabaseSlot::Closed => {}
         }
-        let database = open_file(&self.path).map_err(|error| self.failed(error))?;
-        let database = Arc::new(database);
-        *slot = Some(Arc::clone(&database));
+        *slot = DatabaseSlot::Closed;
+        let database = Arc::new(open_file(&self.path)?);
+        *slot = DatabaseSlot::Open(Arc::clone(&database));
         Ok(database)
     }
 
-    /// Runs an operation on the database.
+    /// Runs an operation on the database. Afterwards the database is opened again if the disk has failed, or if the
+    /// database library has panicked, which it does for a damaged file.
     fn run<T>(&self, work: impl FnOnce(&Database) -> Result<T, Error>) -> Result<T, StateError> {
-        let done = work(&*self.database()?);
-        if matches!(done, Err(Error::Io(_) | Error::PreviousIo)) {
-            // After an error, the database must be reopened.
-            *self
-                .database
-                .write()
-                .unwrap_or_else(PoisonError::into_inner) = None;
+        let done = catch_unwind(AssertUnwindSafe(|| work(&*self.database()?)));
+        if matches!(done, Err(_) | Ok(Err(Error::Io(_) | Error::PreviousIo))) {
+            let mut slot = self.slot();
+            if let DatabaseSlot::Open(database) = &*slot {
+                *slot = DatabaseSlot::Failed(Arc::clone(database));
+            }
         }
-        done.map_err(|error| self.failed(error))
+        match done {
+            Ok(done) => done.map_err(|error| self.failed(error)),
+            Err(panic) => Err(self.panicked(&*panic)),
+        }
+    }
+
+    fn slot(&self) -> RwLockWriteGuard<'_, DatabaseSlot> {
+        let slot = self.database.write();
+        slot.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Like `run`, on a thread where blocking is allowed.
@@ -243,6 +245,17 @@ impl OpenFile {
             path: self.path.clone(),
             error: Arc::new(error),
         }
+    }
+
+    /// The error when the database library panics while it uses the file. A damaged file makes it panic, but so may
+    /// something else, and an operator must not discard an intact file.
+    fn panicked(&self, panic: &(dyn Any + Send)) -> StateError {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("without a message");
+        self.failed(Error::Io(io::Error::other(format!(
+            "the database library has panicked ({text}): if the file is damaged, restore it from a backup, or move it away to begin with an empty state"
+        ))))
     }
 }
 
@@ -307,16 +320,18 @@ fn after(database: &Database, from: u64) -> Result<Batch, Error> {
         .get(NEXT)?
         .map_or(0, |next| next.value());
     let records = reading.open_table(RECORDS)?;
-    let mut batch = Batch::default();
-    for entry in records.range(from..)?.take(BATCH) {
+    let (mut batch, mut size) = (Batch::default(), 0);
+    for entry in records.range(from..)? {
+        if batch.records.len() == BATCH || size >= BATCH_BYTES {
+            return Ok(batch);
+        }
         let (offset, bytes) = entry?;
         let offset = offset.value();
+        size += bytes.value().len();
         batch.reached.advance(0, offset + 1);
         batch.records.extend(decode(offset, bytes.value()));
     }
-    if batch.records.len() < BATCH {
-        batch.reached.advance(0, next);
-    }
+    batch.reached.advance(0, next);
     Ok(batch)
 }
 
@@ -478,13 +493,94 @@ mod tests {
             Box::new("out of range") as Box<dyn Any + Send>,
             Box::new("out of range".to_owned()),
         ] {
-            let error = EmbeddedLog::panicked("test", Path::new("/state"), &*panic);
+            let error = OpenFile::new("test", Path::new("/state")).panicked(&*panic);
             let text = error.to_string();
             let has = |part: &str| text.contains(part);
             assert!(has("/state/test.redb") && has("out of range"), "{text}");
             assert!(has("if the file is damaged"), "{text}");
             assert!(!has("DB corrupted"), "{text}");
         }
+    }
+
+    /// Nobody else uses it, and the disk works again.
+    #[test]
+    fn a_file_is_opened_again_after_an_error_once_its_last_user_has_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = OpenFile::new("test", directory.path());
+        file.run(prepare).unwrap();
+        let user = file.database().unwrap();
+        let fails = |_: &Database| Err::<(), _>(Error::Io(io::ErrorKind::StorageFull.into()));
+        for error in [file.run(fails).unwrap_err(), file.run(prepare).unwrap_err()] {
+            assert!(error.is_outage(), "{error}");
+            assert!(!error.to_string().contains("another process"), "{error}");
+        }
+        drop(user);
+        file.run(prepare).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_database_library_does_not_end_the_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = LogSpec {
+            name: "test",
+            kind: Kind::Latest,
+        };
+        let log = EmbeddedLog::open(spec, directory.path()).unwrap();
+        let panics = |_: &Database| -> Result<(), Error> { panic!("out of range") };
+        let error = log.0.file.run(panics).unwrap_err();
+        assert!(error.is_outage(), "{error}");
+        assert!(error.to_string().contains("out of range"), "{error}");
+        log.append("a", None).await.unwrap();
+        let mut reader = log.read(Cursor::start()).await.unwrap();
+        assert_eq!(reader.next().await.unwrap().records.len(), 1);
+    }
+
+    fn of_body(key: &str, body: &[u8]) -> Append {
+        let (answer, _) = oneshot::channel();
+        Append {
+            key: Text::from(key),
+            body: Some(Bytes::copy_from_slice(body)),
+            answer,
+        }
+    }
+
+    #[test]
+    fn a_batch_of_large_records_is_short() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = open_file(&directory.path().join("test.redb")).unwrap();
+        let next = prepare(&database).unwrap();
+        let large = vec![b'x'; BATCH_BYTES * 2 / 3];
+        let appends = ["a", "b", "c"].map(|key| of_body(key, &large));
+        write(&database, Kind::Latest, next, 1, &appends).unwrap();
+        for (from, records, reached) in [(0, 2, 2), (2, 1, 3), (3, 0, 3)] {
+            let batch = after(&database, from).unwrap();
+            let read = (batch.records.len(), batch.reached.next(0));
+            assert_eq!(read, (records, reached), "{from}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_not_understood_hides_no_later_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = open_file(&directory.path().join("test.redb")).unwrap();
+        let next = prepare(&database).unwrap();
+        let keys: Vec<String> = (0..=BATCH).map(|number| number.to_string()).collect();
+        let appends: Vec<Append> = keys.iter().map(|key| of_body(key, b"x")).collect();
+        write(&database, Kind::Latest, next, 1, &appends).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let mut records = transaction.open_table(RECORDS).unwrap();
+        records.insert(1_u64, [0_u8].as_slice()).unwrap();
+        drop(records);
+        transaction.commit().unwrap();
+        let (mut read, mut from) = (Vec::new(), 0);
+        while from <= BATCH as u64 {
+            let batch = after(&database, from).unwrap();
+            from = batch.reached.next(0);
+            read.extend(batch.records.into_iter().map(|record| record.key));
+        }
+        let understood = keys.iter().filter(|key| *key != "1");
+        let understood: Vec<&str> = understood.map(String::as_str).collect();
+        assert_eq!(read, understood);
     }
 
     /// The writer does not know about the records of a commit that has failed after it was written.

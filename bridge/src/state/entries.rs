@@ -19,6 +19,10 @@ const FORGOTTEN_BYTES: usize = 120;
 /// for entries.
 const FORGOTTEN_PART: usize = 4;
 
+/// For so many bytes of the limit there may be one passing entry (see [`Fold::is_passing`]). These entries then take about
+/// a sixteenth of the limit.
+const BYTES_PER_PASSING: usize = 8 << 10;
+
 /// The entries of a view, by key, and by group where the fold has groups.
 #[derive(Debug)]
 pub struct Entries<E> {
@@ -26,6 +30,8 @@ pub struct Entries<E> {
     groups: HashMap<Text, BTreeSet<Text>>,
     /// Entries in the order in which they ended. Some may have been removed since.
     ended: VecDeque<Text>,
+    /// The same for passing entries.
+    passing: VecDeque<Text>,
     /// When the entry of each key ends its life, the next first. Some live longer since, or have been removed.
     ends: BinaryHeap<Reverse<(u64, Text)>>,
     /// Ended entries that were removed for lack of room, with the ends of their lives. Until then, records for their
@@ -34,6 +40,8 @@ pub struct Entries<E> {
     /// Those keys in the order in which they were removed. Some may have expired since.
     forgotten_keys: VecDeque<Text>,
     forgotten_bytes: usize,
+    /// The bytes of entries that have not ended, which cannot be removed.
+    lasting_bytes: usize,
     /// All of the above.
     bytes: usize,
 }
@@ -104,6 +112,11 @@ impl<E> Entries<E> {
         self.bytes
     }
 
+    /// The part of [`Entries::bytes`] that cannot be removed, because its entries have not ended.
+    pub(crate) fn lasting_bytes(&self) -> usize {
+        self.lasting_bytes
+    }
+
     /// Applies one record.
     pub(super) fn apply<F: Fold<Entry = E>>(
         &mut self,
@@ -119,10 +132,8 @@ impl<E> Entries<E> {
             return Applied::Unchanged;
         }
         if kind == Kind::Latest && record.body.is_none() {
-            return match self.remove(&record.key) {
-                Some(_) => Applied::Changed,
-                None => Applied::Unchanged,
-            };
+            let removed = self.remove(&record.key);
+            return removed.map_or(Applied::Unchanged, |_| Applied::Changed);
         }
         let stored = match self.stored.get_mut(&record.key) {
             Some(stored) => stored,
@@ -143,12 +154,18 @@ impl<E> Entries<E> {
         stored.end = stored.end.max(end(kind, stored.first, record.time));
         let bytes = ENTRY_BYTES + record.key.len() * 2 + fold.size_bytes(entry);
         self.bytes = self.bytes + bytes - stored.bytes;
+        self.lasting_bytes -= stored.lasting_bytes();
         stored.bytes = bytes;
         let has_ended = fold.has_ended(entry);
         if has_ended && !stored.has_ended {
-            self.ended.push_back(record.key.clone());
+            let order = match fold.is_passing(entry) {
+                true => &mut self.passing,
+                false => &mut self.ended,
+            };
+            order.push_back(record.key.clone());
         }
         stored.has_ended = has_ended;
+        self.lasting_bytes += stored.lasting_bytes();
         if is_new && stored.end != u64::MAX {
             self.ends.push(Reverse((stored.end, record.key.clone())));
         }
@@ -190,16 +207,22 @@ impl<E> Entries<E> {
     fn remove(&mut self, key: &Text) -> Option<StoredEntry<E>> {
         let mut stored = self.stored.remove(key)?;
         self.bytes -= stored.bytes;
+        self.lasting_bytes -= stored.lasting_bytes();
         let groups = std::mem::take(&mut stored.groups);
         self.regroup(key, groups, Groups::default());
         Some(stored)
     }
 
-    /// Removes ended entries, in the order in which they ended, until the rest takes at most `limit` bytes.
+    /// Removes ended entries, in the order in which they ended, until the rest takes at most `limit` bytes: passing entries
+    /// first, if there are many.
     pub(super) fn make_room<F: Fold<Entry = E>>(&mut self, fold: &F, limit: usize) -> Removed {
         let mut removed = Removed::default();
         while self.bytes > limit {
-            let Some(key) = self.ended.pop_front() else {
+            let next = match self.passing.len() > limit / BYTES_PER_PASSING {
+                true => self.passing.pop_front(),
+                false => self.ended.pop_front().or_else(|| self.passing.pop_front()),
+            };
+            let Some(key) = next else {
                 break;
             };
             if !self.stored.get(&key).is_some_and(|stored| stored.has_ended) {
@@ -269,14 +292,15 @@ impl<E> Entries<E> {
     fn trim_ended(&mut self) {
         let stored = &self.stored;
         let has_ended = |key: &Text| stored.get(key).is_some_and(|stored| stored.has_ended);
-        while self.ended.front().is_some_and(|key| !has_ended(key)) {
-            self.ended.pop_front();
-        }
-        if self.ended.len() > 2 * stored.len() + SPARE_ENDS {
-            // A key is in the order once for each time that its entry has ended.
-            let mut known = HashSet::new();
-            self.ended
-                .retain(|key| has_ended(key) && known.insert(key.clone()));
+        for order in [&mut self.ended, &mut self.passing] {
+            while order.front().is_some_and(|key| !has_ended(key)) {
+                order.pop_front();
+            }
+            if order.len() > 2 * stored.len() + SPARE_ENDS {
+                // A key is in the order once for each time that its entry has ended.
+                let mut known = HashSet::new();
+                order.retain(|key| has_ended(key) && known.insert(key.clone()));
+            }
         }
     }
 
@@ -320,16 +344,25 @@ impl<E> Default for Entries<E> {
             stored: HashMap::new(),
             groups: HashMap::new(),
             ended: VecDeque::new(),
+            passing: VecDeque::new(),
             ends: BinaryHeap::new(),
             forgotten: HashMap::new(),
             forgotten_keys: VecDeque::new(),
             forgotten_bytes: 0,
+            lasting_bytes: 0,
             bytes: 0,
         }
     }
 }
 
 // === impl StoredEntry ===
+
+impl<E> StoredEntry<E> {
+    /// Its size, as long as it cannot be removed.
+    fn lasting_bytes(&self) -> usize {
+        if self.has_ended { 0 } else { self.bytes }
+    }
+}
 
 impl<E> Default for StoredEntry<E> {
     fn default() -> Self {
@@ -409,6 +442,31 @@ mod tests {
         assert!(entries.forgotten_keys.is_empty());
     }
 
+    #[test]
+    fn an_entry_lasts_until_it_ends() {
+        let kind = Kind::Events {
+            life: Duration::from_secs(3_600),
+            max_life: Duration::from_secs(7_200),
+        };
+        let record = |offset: u64| Record {
+            key: Text::from_static("a"),
+            position: Position {
+                partition: 0,
+                offset,
+            },
+            time: 0,
+            body: Some(Bytes::from_static(b"{}")),
+        };
+        let mut entries = Entries::default();
+        for (offset, has_ended) in [(0, false), (1, true), (2, false)] {
+            entries.apply(&Last { has_ended }, kind, &record(offset));
+            let lasting = if has_ended { 0 } else { entries.bytes() };
+            assert_eq!(entries.lasting_bytes(), lasting);
+        }
+        entries.expire(u64::MAX);
+        assert_eq!((entries.len(), entries.lasting_bytes()), (0, 0));
+    }
+
     /// Keeps the last body. An entry with an empty one may be removed together with its key.
     struct Kept;
 
@@ -457,6 +515,58 @@ mod tests {
         assert_eq!(released, 0);
         assert!(entries.get("key-0").is_none());
         assert!(entries.is_forgotten("key-0") && !entries.is_forgotten("key-1"));
+    }
+
+    /// Keeps the last body. An entry with an empty one is passing.
+    struct Passing;
+
+    impl Fold for Passing {
+        type Entry = Bytes;
+
+        fn apply(&self, entry: &mut Option<Bytes>, record: &Record) -> Applied {
+            Last { has_ended: true }.apply(entry, record)
+        }
+
+        fn size_bytes(&self, entry: &Bytes) -> usize {
+            entry.len()
+        }
+
+        fn has_ended(&self, _: &Bytes) -> bool {
+            true
+        }
+
+        fn is_passing(&self, entry: &Bytes) -> bool {
+            entry.is_empty()
+        }
+    }
+
+    #[test]
+    fn passing_entries_displace_one_another_and_no_others() {
+        let kind = Kind::Events {
+            life: Duration::from_secs(3_600),
+            max_life: Duration::from_secs(7_200),
+        };
+        let (mut entries, limit) = (Entries::default(), 100_000);
+        for number in 0..10_000 {
+            let body: &'static [u8] = if number == 0 { b"{}" } else { b"" };
+            let record = Record {
+                key: Text::from(format!("key-{number}")),
+                position: Position {
+                    partition: 0,
+                    offset: number,
+                },
+                time: number,
+                body: Some(Bytes::from_static(body)),
+            };
+            entries.apply(&Passing, kind, &record);
+            entries.make_room(&Passing, limit);
+        }
+        assert!(entries.bytes() <= limit);
+        for kept in ["key-0", "key-9990", "key-9999"] {
+            assert!(entries.get(kept).is_some(), "{kept}");
+        }
+        entries.expire(10_000_000);
+        assert!(entries.is_empty() && entries.passing.is_empty());
     }
 
     #[test]

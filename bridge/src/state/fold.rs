@@ -33,6 +33,12 @@ pub trait Fold: Send + Sync + 'static {
         false
     }
 
+    /// Whether an ended entry only serves to recognise copies of its record. If there are many such entries, they are
+    /// removed before all others.
+    fn is_passing(&self, _entry: &Self::Entry) -> bool {
+        false
+    }
+
     /// The groups of the entry, for finding related entries: the context of a task.
     fn groups<'a>(&self, _entry: &'a Self::Entry) -> Groups<&'a str> {
         Groups::default()

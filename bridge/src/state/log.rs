@@ -26,6 +26,8 @@ pub(crate) const LATEST: Duration = Duration::from_secs(5);
 pub(crate) const STORED: Duration = Duration::from_secs(2);
 /// How long a record may take that no caller waits for: longer than any bus tries to store it.
 pub(crate) const UNATTENDED: Duration = Duration::from_secs(17 * 60);
+/// A batch of this many bytes accepts no further record. While a batch is applied, nobody can read the view.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
 /// How many batches a reader prefetches.
 const READY_BATCHES: usize = 4;
 
@@ -177,6 +179,18 @@ pub enum StateError {
         /// The limit.
         limit: usize,
     },
+    /// A record is larger than the whole log, which is in memory.
+    #[error(
+        "a record of {bytes} bytes is too large for the state {name}: state.memory allows {limit}"
+    )]
+    TooLarge {
+        /// The log.
+        name: &'static str,
+        /// The size of the record.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The log has not stored the record in time.
     #[error("the state {name} has not stored a record within {waited:.1?}")]
     NotStored {
@@ -267,9 +281,13 @@ impl Kind {
     }
 }
 
+/// Whether a file is not one that the database library has written, or is damaged.
+fn is_invalid(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::InvalidData
+}
+
 /// What an operator can do about an error of a file.
 fn cure(error: &redb::Error) -> &'static str {
-    let is_invalid = |error: &std::io::Error| error.kind() == std::io::ErrorKind::InvalidData;
     match error {
         redb::Error::DatabaseAlreadyOpen => {
             ": another process uses this file: give each process its own `state.directory`"
@@ -293,6 +311,12 @@ impl StateError {
             Self::Bus { error, .. } => {
                 self.is_transient() && !matches!(error.kind(), BadConfig | Closed)
             }
+            // The disk may be full for a moment. The file is opened again.
+            Self::Disk { error, .. } => match &**error {
+                redb::Error::Io(error) => !is_invalid(error),
+                redb::Error::PreviousIo | redb::Error::DatabaseAlreadyOpen => true,
+                _ => false,
+            },
             _ => false,
         }
     }
@@ -301,7 +325,10 @@ impl StateError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::BadKey(_) | Self::Full { .. } | Self::NotSealed { .. } => false,
+            Self::BadKey(_)
+            | Self::Full { .. }
+            | Self::TooLarge { .. }
+            | Self::NotSealed { .. } => false,
             Self::Bus { error, .. } => error.kind().disposition() != Disposition::DeadLetter,
             Self::NotStored { .. }
             | Self::NotApplied { .. }
@@ -328,6 +355,7 @@ impl StateError {
             Self::Disk { .. } => true,
             Self::BadKey(_)
             | Self::Full { .. }
+            | Self::TooLarge { .. }
             | Self::Unread { .. }
             | Self::Behind { .. }
             | Self::Overtaken { .. }
@@ -496,6 +524,22 @@ mod tests {
         }
         for kind in [BadConfig, Closed, TooLarge] {
             assert!(!bus(kind).is_outage(), "{kind:?}");
+        }
+        use std::io::ErrorKind::{InvalidData, StorageFull};
+        let io = |kind: std::io::ErrorKind| redb::Error::Io(kind.into());
+        for (error, is_outage) in [
+            (io(StorageFull), true),
+            (redb::Error::PreviousIo, true),
+            (redb::Error::DatabaseAlreadyOpen, true),
+            (io(InvalidData), false),
+            (redb::Error::Corrupted("why".to_owned()), false),
+        ] {
+            let disk = StateError::Disk {
+                name: "agents",
+                path: "agents.redb".into(),
+                error: Arc::new(error),
+            };
+            assert_eq!(disk.is_outage(), is_outage, "{disk}");
         }
     }
 

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 
 use super::log::{
-    Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError, check_key,
+    BATCH_BYTES, Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError,
+    check_key,
 };
 use crate::clock;
 
@@ -86,6 +87,27 @@ impl MemoryLog {
         stored.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Refuses a record that is larger than a log of events: the next one would displace it.
+    fn check_size(&self, body: Option<&Bytes>) -> Result<(), StateError> {
+        let (bytes, limit) = (body.map_or(0, Bytes::len), self.0.limit_bytes);
+        if bytes <= limit || self.0.spec.kind == Kind::Latest {
+            return Ok(());
+        }
+        let name = self.0.spec.name;
+        Err(StateError::TooLarge { name, bytes, limit })
+    }
+
+    /// Loses its last records, like a server that is restored from a backup.
+    #[cfg(test)]
+    pub(crate) fn lose(&self, records: usize) {
+        let mut stored = self.stored();
+        for partition in &mut stored.partitions {
+            let left = partition.slots.len().saturating_sub(records);
+            partition.slots.truncate(left);
+            partition.next = partition.slots.back().map_or(0, |slot| slot.offset + 1);
+        }
+    }
+
     /// Waits for records after the cursor, and returns them.
     async fn batch(&self, cursor: &mut Cursor) -> Batch {
         loop {
@@ -117,6 +139,7 @@ impl Log for MemoryLog {
 
     async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
         check_key(key)?;
+        self.check_size(body.as_ref())?;
         let position = {
             let mut stored = self.stored();
             let now = clock::milliseconds(clock::now());
@@ -206,13 +229,14 @@ impl Stored {
     fn after(&self, cursor: &mut Cursor) -> Vec<Record> {
         let mut batch = Vec::new();
         for (number, partition) in (0_u32..).zip(&self.partitions) {
-            let enough = batch.len() + BATCH;
+            let (enough, mut bytes) = (batch.len() + BATCH, 0);
             let first = partition.find(cursor.next(number));
             for slot in partition.slots.range(first..) {
-                if batch.len() == enough {
+                if batch.len() == enough || bytes >= BATCH_BYTES {
                     break;
                 }
                 cursor.advance(number, slot.offset + 1);
+                bytes += slot.record.as_ref().map_or(0, Record::size_bytes);
                 batch.extend(slot.record.clone());
             }
         }

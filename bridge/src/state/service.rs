@@ -99,13 +99,8 @@ impl Logs {
                 let at = directory.clone();
                 let opened = tokio::task::spawn_blocking(move || EmbeddedLog::open(spec, &at));
                 let opened = opened.await;
-                opened
-                    .unwrap_or_else(|error| match error.try_into_panic() {
-                        Ok(panic) => Err(EmbeddedLog::panicked(name, directory, &*panic)),
-                        // The process ends.
-                        Err(_) => Err(StateError::Closed(name)),
-                    })?
-                    .into()
+                // Without a result, the process ends.
+                opened.unwrap_or(Err(StateError::Closed(name)))?.into()
             }
             #[cfg(any(feature = "kafka", feature = "nats"))]
             LogBackend::Bus(bus) => bus.open(spec)?.into(),

@@ -324,6 +324,30 @@ async fn the_last_record_of_a_key_is_what_a_latest_log_keeps() {
 }
 
 #[tokio::test]
+async fn a_batch_of_large_records_is_short() {
+    let log = MemoryLog::new(EVENTS, 8 << 20);
+    let large = body(&"x".repeat(700_000));
+    for number in 0..3 {
+        let key = format!("job {number}");
+        log.append(&key, large.clone()).await.unwrap();
+    }
+    let mut reader = log.read(super::Cursor::start()).await.unwrap();
+    for records in [2, 1] {
+        assert_eq!(reader.next().await.unwrap().records.len(), records);
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_is_larger_than_its_log_is_refused() {
+    let log = log();
+    let refused = log.append("job", body(&"x".repeat(2 << 20))).await;
+    let error = refused.unwrap_err();
+    assert!(matches!(error, StateError::TooLarge { .. }), "{error}");
+    assert!(!error.is_transient() && !error.is_uncertain());
+    assert_eq!(log.bounds().await.unwrap().end.next(0), 0);
+}
+
+#[tokio::test]
 async fn keys_that_a_log_cannot_store_are_refused() {
     let log = log();
     for key in [String::new(), "k".repeat(513)] {

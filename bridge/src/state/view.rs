@@ -73,11 +73,14 @@ struct Shared<F: Fold> {
     options: ViewOptions,
     state: RwLock<State<F::Entry>>,
     progress: watch::Sender<Progress>,
-    /// The end of the log at the last query by [`View::latest`], and the time of that query.
-    last_end: Mutex<Option<(Instant, Cursor)>>,
+    last_end: LastEnd,
     /// Whether a log line has said that records are delayed.
     is_delayed: AtomicBool,
 }
+
+/// The end of a log at the last query by [`View::latest`], and the time of that query.
+#[derive(Debug, Default)]
+struct LastEnd(Arc<Mutex<Option<(Instant, Cursor)>>>);
 
 struct State<E> {
     entries: Entries<E>,
@@ -95,6 +98,8 @@ struct State<E> {
     reads: Check,
     /// When a record was last not stored.
     unwritten_at: Option<Instant>,
+    /// When it was last known that the log answers and is read.
+    read_at: Instant,
     /// The last applied record at the last query.
     last_applied: Cursor,
     /// The last applied record at the last look at the waiting tasks, and the number of looks in a row that found waiting
@@ -127,6 +132,8 @@ const FAILURES: u32 = 2;
 const REOPENED: u32 = 12;
 /// After this time without another failure, a record that was not stored is no longer reported.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+/// If a log was not read for this long, deletions in it may be gone: Kafka keeps them for a day.
+const DELETIONS: Duration = Duration::from_secs(12 * 60 * 60);
 /// The first and the longest pause between attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
@@ -142,7 +149,7 @@ impl<F: Fold> View<F> {
             options,
             state: RwLock::new(State::new()),
             progress: watch::Sender::new(Progress::default()),
-            last_end: Mutex::default(),
+            last_end: LastEnd::default(),
             is_delayed: AtomicBool::new(false),
         });
         let task = tokio::spawn(run(CloseOnDrop(Arc::clone(&shared))));
@@ -351,7 +358,9 @@ impl<F: Fold> View<F> {
     pub async fn latest(&self, deadline: Duration) -> Result<(), StateError> {
         let name = self.shared.log.spec().name;
         let applied = async {
-            let end = self.shared.end_after(Instant::now()).await?;
+            let log = self.shared.log.clone();
+            let query = async move { log.bounds().await };
+            let end = self.shared.last_end.at(Instant::now(), name, query).await?;
             let mut progress = self.progress();
             let is_there = |progress: &Progress| progress.applied.behind(&end) == 0;
             match progress
@@ -465,20 +474,6 @@ impl<F: Fold> Shared<F> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end of the log at `now` or later.
-    async fn end_after(&self, now: Instant) -> Result<Cursor, StateError> {
-        let mut last_end = self.last_end.lock().await;
-        if let Some((at, end)) = &*last_end
-            && *at >= now
-        {
-            return Ok(end.clone());
-        }
-        let at = Instant::now();
-        let end = self.log.bounds().await?.end;
-        *last_end = Some((at, end.clone()));
-        Ok(end)
-    }
-
     /// Refuses a new key if there is no room and no entry can be removed.
     fn check_room(&self, key: &str) -> Result<(), StateError> {
         let state = self.state();
@@ -534,17 +529,22 @@ impl<F: Fold> Shared<F> {
         self.progress.send_replace(progress);
     }
 
-    /// Stores the bounds of the log before reading it. If it ends before the last applied record, the log was replaced,
-    /// so the state is rebuilt.
+    /// Stores the bounds of the log before reading it. The state is rebuilt if the log ends before the last applied
+    /// record, because it was then replaced, and if deletions may be missing.
     fn bounded(&self, bounds: Bounds) {
         let mut state = self.state_mut();
+        let name = self.log.spec().name;
         if bounds.end.behind(&state.progress.applied) > 0 {
+            tracing::warn!(state = name, "the log was replaced: its state is rebuilt");
+            state.rebuild();
+        } else if state.may_miss_deletions(self.log.spec().kind) {
             tracing::warn!(
-                state = self.log.spec().name,
-                "the log was replaced: its state is rebuilt"
+                state = name,
+                "the log was not read for so long that deletions in it may be gone: its state is rebuilt"
             );
             state.rebuild();
         }
+        state.read_at = Instant::now();
         state.progress.end = bounds.end;
         state.reached(&bounds.start);
         let progress = state.progress.clone();
@@ -629,6 +629,12 @@ impl<F: Fold> Shared<F> {
         if bounds.end.behind(&before) > 0 || bounds.end.partitions().count() > partitions.max(1) {
             return false;
         }
+        if state.may_miss_deletions(self.log.spec().kind) {
+            return false;
+        }
+        if failures == 0 {
+            state.read_at = Instant::now();
+        }
         // Until then the end stays fixed, so that the view can reach it.
         if state.progress.is_caught_up {
             state.progress.end = bounds.end;
@@ -707,6 +713,33 @@ impl<F: Fold> Shared<F> {
     }
 }
 
+// === impl LastEnd ===
+
+impl LastEnd {
+    /// The end of the log with this name at `now` or later, with a new query if the last one was earlier. A query goes
+    /// on if its caller leaves, because it may hold a thread until it is answered: so there is never more than one.
+    async fn at(
+        &self,
+        now: Instant,
+        name: &'static str,
+        query: impl Future<Output = Result<Bounds, StateError>> + Send + 'static,
+    ) -> Result<Cursor, StateError> {
+        let mut last_end = Arc::clone(&self.0).lock_owned().await;
+        if let Some((at, end)) = &*last_end
+            && *at >= now
+        {
+            return Ok(end.clone());
+        }
+        let answered = tokio::spawn(async move {
+            let at = Instant::now();
+            let end = query.await?.end;
+            *last_end = Some((at, end.clone()));
+            Ok::<_, StateError>(end)
+        });
+        answered.await.unwrap_or(Err(StateError::Closed(name)))
+    }
+}
+
 // === impl State ===
 
 impl<E> State<E> {
@@ -721,6 +754,7 @@ impl<E> State<E> {
             answers: Check::default(),
             reads: Check::default(),
             unwritten_at: None,
+            read_at: Instant::now(),
             last_applied: Cursor::start(),
             last_look: (Cursor::start(), 0),
         }
@@ -740,6 +774,11 @@ impl<E> State<E> {
             *looks = 0;
         }
         is_stuck
+    }
+
+    /// Whether a log that keeps the last record of each key was not read for so long that deletions may be gone.
+    fn may_miss_deletions(&self, kind: Kind) -> bool {
+        kind == Kind::Latest && self.read_at.elapsed() > DELETIONS
     }
 
     /// Clears the state. Followers and waiting tasks have to start again.
@@ -890,14 +929,16 @@ async fn maintain<F: Fold>(view: &Shared<F>) {
 fn is_unwritten(error: &StateError) -> bool {
     matches!(
         error,
-        StateError::NotStored { .. } | StateError::Disk { .. }
+        StateError::NotStored { .. } | StateError::Disk { .. } | StateError::Closed(_)
     )
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
-    use crate::state::{LogSpec, MemoryLog, Record};
+    use crate::state::{Lagged, LogSpec, MemoryLog, Record};
 
     #[test]
     fn a_log_is_opened_again_if_tasks_wait_for_its_records_and_none_is_read() {
@@ -945,6 +986,52 @@ mod tests {
 
         fn has_ended(&self, (): &()) -> bool {
             false
+        }
+    }
+
+    /// A query of a log that is away may hold a thread for a long time.
+    #[tokio::test(start_paused = true)]
+    async fn there_is_one_query_at_a_time_whoever_still_waits_for_it() {
+        let (last_end, queries) = (LastEnd::default(), Arc::new(AtomicUsize::new(0)));
+        let ask = || {
+            let queries = Arc::clone(&queries);
+            let query = async move {
+                queries.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(2 * ANSWER).await;
+                Ok(Bounds::default())
+            };
+            last_end.at(Instant::now(), "test", query)
+        };
+        for _ in 0..3 {
+            assert!(timeout(ANSWER / 2, ask()).await.is_err());
+        }
+        assert_eq!(queries.load(Ordering::Relaxed), 1);
+        let (one, other) = tokio::join!(ask(), ask());
+        assert_eq!(one.unwrap(), other.unwrap());
+        assert_eq!(queries.load(Ordering::Relaxed), 2, "they share one");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_state_is_rebuilt_if_it_may_have_missed_deletions() {
+        let events = Kind::Events {
+            life: 2 * DELETIONS,
+            max_life: 2 * DELETIONS,
+        };
+        for (kind, is_rebuilt) in [(Kind::Latest, true), (events, false)] {
+            let spec = LogSpec { name: "test", kind };
+            let options = ViewOptions {
+                memory_bytes: 1 << 20,
+            };
+            let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
+            view.caught_up().await.unwrap();
+            tokio::time::sleep(3 * SWEEP).await;
+            let ((), mut following) = view.follow(None, 1, |_| ());
+            // Nothing asks the log meanwhile.
+            tokio::time::advance(DELETIONS + SWEEP).await;
+            let next = timeout(3 * SWEEP, following.next()).await;
+            let has_lagged = matches!(next, Ok(Err(Lagged)));
+            assert_eq!(has_lagged, is_rebuilt, "{kind:?}");
+            view.caught_up().await.unwrap();
         }
     }
 

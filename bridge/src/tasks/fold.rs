@@ -91,6 +91,9 @@ pub(crate) struct Origin {
     /// Whether it is the last event of the part.
     #[serde(default)]
     pub(crate) ends: bool,
+    /// Whether it is also the last event of the answer: the agent no longer works on the message.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ends_answer: bool,
 }
 
 /// A task, folded from its records.
@@ -121,7 +124,8 @@ pub(crate) struct Task {
     pub(crate) events: VecDeque<(Position, Arc<Event>)>,
     /// Whether earlier events have been removed.
     pub(crate) has_forgotten: bool,
-    /// The origin of the last event of each call, in the order in which the calls began. Several may work on a task.
+    /// The origin of the last event of each call, in the order in which the calls began. Several may work on a task. Once
+    /// the task waits for its client, all of them count as ended, until one has another event.
     origins: VecDeque<Origin>,
     bytes: usize,
 }
@@ -132,7 +136,7 @@ pub(crate) struct TaskFold;
 
 /// Maximum number of events of a task that are stored for subscribers that reconnect.
 const MAX_EVENTS: usize = 1_024;
-/// Maximum number of calls of a task whose progress is stored.
+/// Maximum number of calls of a task whose progress is stored. Those that have ended are forgotten first.
 const MAX_CALLS: usize = 16;
 /// Maximum number of messages in the history of a task. A longer history keeps only the last ones.
 pub(super) const MAX_MESSAGES: usize = 1_000;
@@ -147,14 +151,16 @@ impl Origin {
             part: 0,
             event: 0,
             ends: false,
+            ends_answer: false,
         }
     }
 
-    /// The origin of the last part of an answer that its caller received.
-    pub(crate) fn of_part(answer: &Answer) -> Self {
+    /// The origin of the last part of an answer that its caller received, which may be the last one of all.
+    pub(crate) fn of_part(answer: &Answer, ends_answer: bool) -> Self {
         Self {
             part: answer.consumed(),
             ends: true,
+            ends_answer,
             ..Self::beginning(answer.call_id())
         }
     }
@@ -167,11 +173,25 @@ impl Origin {
         }
     }
 
+    /// The same for the end of the answer.
+    pub(crate) fn ending(self) -> Self {
+        Self {
+            ends_answer: true,
+            ..self
+        }
+    }
+
+    /// The origin of what follows all events of this part and takes the place of none.
+    pub(crate) fn after(&self) -> Self {
+        self.at(u32::MAX, true)
+    }
+
     /// An event of this part; `ends` tells whether it is the last.
     pub(crate) fn at(&self, event: u32, ends: bool) -> Self {
         Self {
             event,
             ends,
+            ends_answer: self.ends_answer && ends,
             ..self.clone()
         }
     }
@@ -314,6 +334,17 @@ impl Task {
         self.origins.back().map(|origin| &origin.call)
     }
 
+    /// The calls whose answers have not ended, as far as the log shows.
+    pub(super) fn unended_calls(&self) -> impl Iterator<Item = &Text> {
+        let unended = self.origins.iter().filter(|origin| !origin.ends_answer);
+        unended.map(|origin| &origin.call)
+    }
+
+    /// Whether the progress of a call may have been forgotten, because there were too many.
+    pub(super) fn may_have_forgotten(&self, call: &str) -> bool {
+        self.origins.len() == MAX_CALLS && self.origin_of(call).is_none()
+    }
+
     fn origin_of(&self, call: &str) -> Option<&Origin> {
         self.origins
             .iter()
@@ -329,14 +360,16 @@ impl Task {
 
     /// Stores the origin of an event.
     fn note(&mut self, from: Option<Origin>) {
-        let Some(from) = from else { return };
+        let Some(mut from) = from else { return };
+        from.ends_answer |= self.status.state.is_at_rest();
         let mut origins = self.origins.iter_mut();
         if let Some(known) = origins.find(|origin| origin.call == from.call) {
             *known = from;
             return;
         }
         if self.origins.len() == MAX_CALLS {
-            self.origins.pop_front();
+            let ended = self.origins.iter().position(|origin| origin.ends_answer);
+            self.origins.remove(ended.unwrap_or(0));
         }
         self.origins.push_back(from);
     }
@@ -388,6 +421,11 @@ impl Task {
         self.changed = record.time;
         if let Some(message) = before.message {
             self.remember(message);
+        }
+        if self.status.state.is_at_rest() {
+            for origin in &mut self.origins {
+                origin.ends_answer = true;
+            }
         }
     }
 
@@ -487,6 +525,7 @@ mod tests {
             part: 1,
             event: 1,
             ends: true,
+            ends_answer: false,
         };
         let events = [
             ("created", created()),
@@ -591,6 +630,7 @@ mod tests {
             part: 1,
             event: 1,
             ends: false,
+            ends_answer: false,
         });
         let refused = Event::Said {
             message: message("no"),
@@ -689,6 +729,7 @@ mod tests {
             part,
             event,
             ends,
+            ends_answer: false,
         };
         let named = Event::Named { task: "t-1".into() };
         let (task, applied) = fold(&[
@@ -712,6 +753,7 @@ mod tests {
             part,
             event: 1,
             ends: true,
+            ends_answer: false,
         };
         let named = |task: &str| Event::Named { task: task.into() };
         let (task, applied) = fold(&[
@@ -727,6 +769,75 @@ mod tests {
         assert_eq!(task.agents_id.as_deref(), Some("t-4"));
     }
 
+    #[test]
+    fn a_call_works_on_its_task_until_its_answer_ends_or_the_task_waits() {
+        let from = |call: &str, part, ends_answer| Origin {
+            call: call.into(),
+            part,
+            event: 1,
+            ends: true,
+            ends_answer,
+        };
+        let begin = |call: &str| {
+            let message = message("m");
+            Event::Continued { message }.from(from(call, 0, false))
+        };
+        let working = |from| status(State::Working).from(from);
+        let waits = |from| status(State::InputRequired).from(from);
+        let check = |events: &[Event], expected: &[&str]| {
+            let (task, _) = fold(&[&[created()], events].concat());
+            let task = task.unwrap();
+            let calls: Vec<&str> = task.unended_calls().map(Text::as_str).collect();
+            assert_eq!(calls, expected, "{events:?}");
+        };
+        let two = [begin("a"), begin("b")];
+        let then = |event: Event| [&two[..], &[event]].concat();
+        check(&two, &["a", "b"]);
+        check(&then(working(from("a", 1, false))), &["a", "b"]);
+        check(&then(working(from("a", 1, true))), &["b"]);
+        let taken = Event::Taken.from(from("b", 1, true));
+        check(&then(taken), &["a"]);
+        let waiting = then(waits(from("a", 1, false)));
+        check(&waiting, &[]);
+        let next = |event: Event| [&waiting[..], &[event]].concat();
+        check(&next(begin("c")), &["c"]);
+        check(&next(working(from("b", 1, false))), &["b"]);
+    }
+
+    /// An earlier version of the bridge has written it.
+    #[test]
+    fn an_origin_without_the_end_of_the_answer_is_read() {
+        let old = r#"{"call":"a","part":1,"event":1,"ends":true}"#;
+        let origin: Origin = serde_json::from_str(old).unwrap();
+        assert!(!origin.ends_answer);
+        assert_eq!(serde_json::to_string(&origin).unwrap(), old);
+    }
+
+    #[test]
+    fn a_call_that_works_is_remembered_longer_than_calls_that_have_ended() {
+        let from = |call: String, ends_answer| Origin {
+            call: call.into(),
+            part: 1,
+            event: 1,
+            ends: true,
+            ends_answer,
+        };
+        let works = status(State::Working).from(from("works".to_owned(), false));
+        let others = (0..2 * MAX_CALLS).map(|number| {
+            let said = Event::Said {
+                message: message(&number.to_string()),
+            };
+            said.from(from(format!("call {number}"), true))
+        });
+        let events: Vec<Event> = [created(), works].into_iter().chain(others).collect();
+        let (task, _) = fold(&events);
+        let task = task.unwrap();
+        assert_eq!(task.parts_of("works"), 1);
+        assert!(!task.may_have_forgotten("works") && task.may_have_forgotten("call 0"));
+        let last = format!("call {}", 2 * MAX_CALLS - 1);
+        assert_eq!(task.last_call(), Some(&Text::from(last)));
+    }
+
     /// Its replica may have waited for the log for a long time.
     #[test]
     fn a_failure_that_another_replica_has_overtaken_changes_nothing() {
@@ -735,6 +846,7 @@ mod tests {
             part,
             event: 1,
             ends: true,
+            ends_answer: false,
         };
         let failed = || status(State::Failed).from(part(2).next());
         let working = |number| status(State::Working).from(part(number));

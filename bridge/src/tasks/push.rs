@@ -77,7 +77,7 @@ pub(crate) struct StoredWebhook {
     /// When the owner last renewed its claim, in milliseconds since 1970.
     claimed: u64,
     /// Whether everything has been delivered.
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 /// An event of a webhook. The body of a record is `{"v":1,"event":…}`.

@@ -143,6 +143,17 @@ impl<'a> WriteContext<'a> {
         }
     }
 
+    /// The same without messages and artifacts.
+    pub(crate) fn first_in_brief(self, task: &Task) -> StreamEvent {
+        if self.is_jaf() {
+            return self.status(&task.status);
+        }
+        StreamEvent {
+            event: None,
+            result: self.task_in(&task.status),
+        }
+    }
+
     /// An event of a task. `task` returns the task after the event, which the JAF document needs.
     pub(crate) fn step(
         self,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{BorrowedMessage, Message as _};
@@ -21,11 +20,11 @@ use super::questions::REQUEST_TIMEOUT;
 use super::thread::{close_replaced, spawn};
 use super::{Kafka, TOPIC_PROPAGATION, record};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
+use crate::log::{
+    BATCH_BYTES, BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord,
+};
 use crate::message::Topic;
 
-/// A batch of this many bytes accepts no further record.
-const BATCH_BYTES: usize = 1 << 20;
 /// The longest a poll blocks, and so the delay before the end of a reader is noticed.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -49,12 +48,6 @@ struct Partition {
     next: u64,
     /// Its end when the reading began, until that is reached.
     end: Option<u64>,
-}
-
-/// The approximate size of a record in memory.
-fn size_bytes(record: &LogRecord) -> usize {
-    let (key, body) = (record.key.as_ref(), record.body.as_ref());
-    size_of::<LogRecord>() + key.map_or(0, Bytes::len) + body.map_or(0, Bytes::len)
 }
 
 // === impl Kafka ===
@@ -173,7 +166,7 @@ impl Reading {
             match client.poll(timeout) {
                 Some(Ok(record)) => {
                     let record = self.record(&record)?;
-                    bytes += size_bytes(&record);
+                    bytes += record.size_bytes();
                     batch.records.push(record);
                 }
                 Some(Err(KafkaError::PartitionEOF(number))) => {

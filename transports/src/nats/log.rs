@@ -5,15 +5,21 @@ use std::sync::Arc;
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
-use futures_util::StreamExt;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use super::link::Link;
 use super::{Nats, headers};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::log::{BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord};
+use crate::log::{
+    BATCH_BYTES, BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord,
+};
 use crate::message::Topic;
+
+/// How many records the client requests at a time; at half of that it requests as many again. The default of 500 would
+/// take up to 750 MB for records of 1 MB.
+const REQUESTED_RECORDS: i64 = 64;
 
 /// The first and the last sequence of a stream, from the API.
 #[derive(Debug, Deserialize)]
@@ -108,6 +114,7 @@ impl Reading {
             deliver_policy: DeliverPolicy::ByStartSequence {
                 start_sequence: self.next,
             },
+            max_batch: REQUESTED_RECORDS,
             ..OrderedConfig::default()
         };
         let consumer = context.create_consumer_on_stream(config, &self.stream);
@@ -119,34 +126,48 @@ impl Reading {
     }
 
     /// Runs until nobody reads, or the reading cannot continue.
-    async fn run(mut self, messages: Ordered) {
+    async fn run(mut self, mut messages: Ordered) {
         let mut connection = self.link.connection();
         let epoch = self.epoch;
-        let mut batches = messages.ready_chunks(BATCH_RECORDS);
         loop {
-            let messages = tokio::select! {
-                messages = batches.next() => messages,
+            let batch = tokio::select! {
+                batch = self.batch(&mut messages) => batch,
                 // The consumer is on the server of our connection, and may be lost with it.
                 _ = connection.wait_for(|now| now.epoch != epoch) => return,
             };
-            let Some(messages) = messages else { return };
-            let mut batch = LogBatch::default();
-            for message in messages {
-                let record = message
-                    .map_err(Into::into)
-                    .and_then(|message| self.record(message));
-                match record {
-                    Ok(record) => batch.records.push(record),
-                    Err(error) => {
-                        tracing::warn!(%error, stream = self.stream, "the JetStream reader of a log failed");
-                        return;
-                    }
-                }
-            }
+            let Some(batch) = batch else { return };
             if self.batches.send(batch).await.is_err() {
                 return;
             }
         }
+    }
+
+    /// The records that are available, or the first one to arrive; `None` when the reading cannot continue.
+    async fn batch(&mut self, messages: &mut Ordered) -> Option<LogBatch> {
+        let mut batch = LogBatch::default();
+        let mut bytes = 0;
+        let mut next = Some(messages.next().await);
+        while let Some(message) = next {
+            let record = message?
+                .map_err(Into::into)
+                .and_then(|message| self.record(message));
+            match record {
+                Ok(record) => {
+                    bytes += record.size_bytes();
+                    batch.records.push(record);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, stream = self.stream, "the JetStream reader of a log failed");
+                    return None;
+                }
+            }
+            let has_room = batch.records.len() < BATCH_RECORDS && bytes < BATCH_BYTES;
+            next = match has_room {
+                true => messages.next().now_or_never(),
+                false => None,
+            };
+        }
+        Some(batch)
     }
 
     fn record(&mut self, message: jetstream::Message) -> Result<LogRecord, async_nats::Error> {
