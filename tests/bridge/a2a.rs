@@ -323,6 +323,28 @@ async fn a_client_that_has_the_current_card_gets_304() {
     assert_eq!(again("\"other\"").await.unwrap().status(), StatusCode::OK);
 }
 
+/// A cache must not answer a client that asks for a stream with the list.
+#[tokio::test]
+async fn a_page_names_what_it_depends_on_and_the_methods_of_its_path() {
+    let front = Front::open_with(CONFIG).await;
+    for (path, varies_by, methods) in [
+        ("/a2a/agents", "Host, Accept", "GET, HEAD"),
+        (
+            "/a2a/agents/weather",
+            "Host",
+            "GET, HEAD, POST, PUT, DELETE",
+        ),
+        ("/a2a/agents/weather/card", "Host", "GET, HEAD"),
+    ] {
+        let page = get(&front, path).await;
+        assert_eq!(page.headers()["vary"], varies_by, "{path}");
+        let wrong = Client::new().patch(format!("{}{path}", front.base)).send();
+        let wrong = wrong.await.unwrap();
+        assert_eq!(wrong.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        assert_eq!(wrong.headers()["allow"], methods, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn an_unknown_agent_is_not_found_and_the_known_ones_are_named() {
     let front = Front::open_with(CONFIG).await;

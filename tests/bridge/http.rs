@@ -58,7 +58,11 @@ impl Front {
     }
 
     pub(crate) async fn open_with(config: &str) -> Self {
-        let memory = Memory::default();
+        Self::open_on(Memory::default(), config).await
+    }
+
+    /// The same on this bus.
+    pub(crate) async fn open_on(memory: Memory, config: &str) -> Self {
         let config = Config::read("test.yaml", config, []).unwrap();
         let name = config.transports.keys().next().unwrap().clone();
         let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde_json::{Value, json};
 use support::battery::until_closed;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -71,15 +72,19 @@ impl Hook {
     }
 
     fn config(&self) -> String {
-        let allowed = &self.url;
-        let push = format!(
-            "push_notifications: {{ enabled: true, allowed_urls: [\"{allowed}\"], give_up_after: 1s, max_per_task: 2 }}"
-        );
-        CONFIG.replace(
-            "max_text_part: 1KiB",
-            &format!("max_text_part: 1KiB, {push}"),
-        )
+        config_for(&self.url)
     }
+}
+
+/// A configuration that allows this URL.
+fn config_for(allowed: &str) -> String {
+    let push = format!(
+        "push_notifications: {{ enabled: true, allowed_urls: [\"{allowed}\"], give_up_after: 1s, max_per_task: 2 }}"
+    );
+    CONFIG.replace(
+        "max_text_part: 1KiB",
+        &format!("max_text_part: 1KiB, {push}"),
+    )
 }
 
 fn state(update: &Value) -> &Value {
@@ -260,6 +265,87 @@ async fn a_failed_delivery_is_retried_then_dropped_and_the_next_one_is_sent() {
     until(&bus, "delivered", 2).await;
     assert_eq!(deliveries(&bus, "dropped").await, 2);
     assert!(deliveries(&bus, "retried").await >= 2);
+}
+
+/// Simple servers of HTTP/1.1 often forget the length of their response.
+#[tokio::test]
+async fn a_response_that_does_not_end_is_a_delivery() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                let head = b"HTTP/1.1 200 OK\r\n\r\n";
+                stream.write_all(head).await.unwrap();
+                // Until the caller leaves.
+                drop(stream.read_to_end(&mut Vec::new()).await);
+            });
+        }
+    });
+    let bus = Bus::open_with(&config_for(&url)).await;
+    let params = json!({ "message": message("task"), "configuration": {
+        "taskPushNotificationConfig": { "url": url },
+    }});
+    bus.ask_1_0("SendMessage", params).await;
+    until(&bus, "delivered", 4).await;
+    assert_eq!(deliveries(&bus, "retried").await, 0);
+}
+
+/// The memory of tasks is full, and the webhook fails until its task is removed.
+#[tokio::test]
+async fn the_events_of_a_task_that_was_removed_count_as_dropped() {
+    let hook = Hook::open().await;
+    hook.answer(&[503; 100]);
+    let config = hook
+        .config()
+        .replace("give_up_after: 1s", "give_up_after: 10m");
+    let bus = Bus::open_with(&format!("{config}state: {{ memory: 1MiB }}\n")).await;
+    let params = json!({ "message": message("task"), "configuration": {
+        "taskPushNotificationConfig": { "url": hook.url },
+    }});
+    let sent = bus.ask_1_0("SendMessage", params).await;
+    let id = json!({ "id": sent["result"]["task"]["id"] });
+    until(&bus, "retried", 1).await;
+    let removed = async {
+        while bus.ask("tasks/get", id.clone()).await["error"]["code"] != -32_001 {
+            let mut large = message("task");
+            large["metadata"] = json!({ "large": "x".repeat(100 << 10) });
+            bus.ask("message/send", json!({ "message": large })).await;
+        }
+    };
+    timeout(SOON, removed).await.unwrap();
+    until(&bus, "dropped", 1).await;
+    assert_eq!(deliveries(&bus, "delivered").await, 0);
+}
+
+/// The client must not send the message again.
+#[tokio::test]
+async fn a_webhook_that_is_not_stored_does_not_look_like_a_message_that_was_not_sent() {
+    let hook = Hook::open().await;
+    let bus = Bus::open_with(&format!("{}state: {{ memory: 1MiB }}\n", hook.config())).await;
+    let url = format!("{}?fill={}", hook.url, "x".repeat(4_000));
+    let params = json!({ "message": message("ask"), "configuration": {
+        "pushNotificationConfig": { "url": url },
+    }});
+    // The memory of webhooks has room for about 200.
+    for _ in 0..400 {
+        let answer = bus.ask("message/send", params.clone()).await;
+        let error = &answer["error"];
+        if error.is_null() {
+            continue;
+        }
+        assert_eq!(error["data"]["reason"], "answer_lost", "{error}");
+        let task = json!({ "id": error["data"]["taskId"] });
+        let task = bus.ask("tasks/get", task).await;
+        assert!(task["result"]["status"].is_object(), "{task}");
+        return;
+    }
+    panic!("all webhooks were stored");
 }
 
 async fn deliveries(bus: &Bus, outcome: &str) -> u64 {

@@ -1,8 +1,10 @@
 //! Agents that announce themselves, through every interface: a topic, JSON-RPC, REST and the gateway of EventMesh.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use a2abus_bridge::config::Config;
+use a2abus_transports::memory::{Memory, MemoryConfig};
 use a2abus_transports::{
     Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
@@ -796,6 +798,63 @@ async fn lists_of_agents_count_against_the_limits_of_their_client() {
         let reason = &refused["error"]["data"]["reason"];
         assert_eq!(reason, "rate_limited", "{path}: {refused}");
     }
+}
+
+/// Announces agents with large cards.
+async fn announce_large(front: &Front, count: usize) {
+    for number in 0..count {
+        let mut card = card(&format!("large-{number:03}"));
+        card["description"] = "d".repeat(3_500).into();
+        announce(front, "announcements", card.to_string()).await;
+    }
+    until(front, &format!("large-{:03}", count - 1), true).await;
+}
+
+fn list_from(offset: u64, limit: u64) -> Value {
+    let params = json!({ "offset": offset, "limit": limit });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "agent/card/list", "params": params })
+}
+
+/// All cards together are larger than a message may be.
+#[tokio::test]
+async fn a_list_on_a_topic_comes_in_pages_that_fit_into_messages() {
+    let front = open().await;
+    announce_large(&front, 320).await;
+    let (mut found, mut offset) = (0, 0);
+    loop {
+        let list = list_from(offset, 1_000);
+        let answer = announce_and_hear(&front, "discovery.anything", &list).await;
+        let page = &answer["result"];
+        let cards = page["cards"].as_array();
+        found += cards.unwrap_or_else(|| panic!("{answer}")).len();
+        match page["next_offset"].as_u64() {
+            Some(next) => offset = next,
+            None => break,
+        }
+    }
+    assert_eq!(found, 321);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_for_its_bus_is_an_error() {
+    let small = MemoryConfig {
+        max_message_bytes: NonZeroUsize::new(16 << 10).unwrap(),
+        ..MemoryConfig::default()
+    };
+    let front = Front::open_on(Memory::new(small), CONFIG).await;
+    announce_large(&front, 6).await;
+    let all = list_from(0, 1_000);
+    let refused = announce_and_hear(&front, "discovery.anything", &all).await;
+    let error = &refused["error"];
+    assert_eq!(error["data"]["reason"], "reply_undeliverable", "{refused}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("with limit and offset"), "{message}");
+    let some = list_from(0, 2);
+    let page = announce_and_hear(&front, "discovery.anything", &some).await;
+    assert_eq!(page["result"]["next_offset"], 2, "{page}");
+    let metrics = front.admin("/metrics").await;
+    let dropped = r#"a2abus_dropped_total{binding="discovery",reason="reply_undeliverable"} 1"#;
+    assert!(metrics.contains(dropped), "{metrics}");
 }
 
 #[tokio::test]

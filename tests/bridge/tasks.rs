@@ -225,6 +225,7 @@ impl Agent {
         let text = request["params"]["message"]["parts"][0]["text"].as_str();
         let own = match text {
             Some("deaf") => "agents-deaf",
+            Some("stubborn") => "agents-stubborn",
             _ => "agents-own",
         };
         let status = |state: &str, last: bool| {
@@ -245,6 +246,10 @@ impl Agent {
         if request["method"] == "tasks/cancel" {
             if request["params"]["id"] == "agents-deaf" {
                 return;
+            }
+            if request["params"]["id"] == "agents-stubborn" {
+                let error = json!({ "code": -32002, "message": "I am busy" });
+                return say("error", error).await;
             }
             let task = json!({ "kind": "task", "id": own, "contextId": "c-1", "status": { "state": "canceled" } });
             return say("result", task).await;
@@ -370,7 +375,7 @@ impl Agent {
                 completed["metadata"] = json!({ "step": "last" });
                 say("result", completed).await;
             }
-            Some("begin" | "deaf") => say("result", status("working", false)).await,
+            Some("begin" | "deaf" | "stubborn") => say("result", status("working", false)).await,
             _ => {}
         }
     }
@@ -658,6 +663,179 @@ async fn a_task_that_takes_too_much_of_the_memory_fails() {
     let id = json!({ "id": task["id"] });
     let read = bus.ask("tasks/get", id).await["result"].clone();
     assert_eq!(read["status"]["state"], "failed");
+}
+
+/// Otherwise one client could use up the memory with the messages of one task.
+#[tokio::test]
+async fn a_message_that_would_make_its_task_too_large_is_refused() {
+    let config = format!("{CONFIG}state: {{ memory: 1MiB }}\n");
+    let mut bus = Bus::open_with(&config).await;
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    bus.next_request().await;
+    let next = |method: &str| {
+        let mut message = message("ask");
+        message["taskId"] = task.clone();
+        message["metadata"] = json!({ "large": "x".repeat(60 << 10) });
+        bus.post(request("7", method, json!({ "message": message })))
+    };
+    let mut taken = Vec::new();
+    let refused = loop {
+        let response = next("message/send").send().await.unwrap();
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        taken.push(whole(response).await);
+        assert!(taken.len() < 5, "{taken:?}");
+    };
+    let streamed = next("message/stream").send().await.unwrap();
+    for refused in [refused, streamed] {
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        let error = refused.json::<Value>().await.unwrap()["error"].take();
+        assert_eq!(error["data"]["reason"], "exhausted", "{error}");
+        let why = error["message"].as_str().unwrap();
+        assert!(why.contains("without its taskId"), "{why}");
+    }
+    let state = bus.ask("tasks/get", json!({ "id": task })).await["result"]["status"].take();
+    assert_eq!(state["state"], "input-required", "{state}");
+    let another = bus.ask("message/send", user_message("plain")).await;
+    assert_eq!(another["result"]["kind"], "message", "{another}");
+    for _ in &taken {
+        let seen = bus.next_request().await;
+        assert_eq!(seen["params"]["message"]["messageId"], "m-ask");
+    }
+    let seen = bus.next_request().await;
+    assert_eq!(seen["params"]["message"], message("plain"));
+}
+
+#[tokio::test]
+async fn a_stream_that_its_client_does_not_accept_is_refused_before_its_agent_gets_the_message() {
+    let mut bus = Bus::open().await;
+    let sent = bus.post(request("7", "message/stream", user_message("task")));
+    let refused = sent.header("accept", "application/json").send().await;
+    let refused = whole(refused.unwrap()).await;
+    assert_eq!(refused["error"]["code"], -32005, "{refused}");
+    let part = json!({ "text": "task" });
+    let message_1_0 = json!({ "role": "ROLE_USER", "messageId": "m", "parts": [part] });
+    let body = json!({ "message": message_1_0 }).to_string();
+    let sent = bus.front.to("/a2a/agents/weather/message:stream", body);
+    let sent = sent.header("content-type", "application/json");
+    let refused = sent.header("accept", "application/json").send().await;
+    assert_eq!(refused.unwrap().status(), StatusCode::BAD_REQUEST);
+    bus.ask("message/send", user_message("plain")).await;
+    let seen = bus.next_request().await;
+    assert_eq!(seen["params"]["message"], message("plain"));
+}
+
+/// The memory that requests and answers use.
+async fn held_bytes(bus: &Bus) -> u64 {
+    let metrics = bus.front.admin("/metrics").await;
+    let mut lines = metrics.lines();
+    let held = lines.find_map(|line| line.strip_prefix("a2abus_held_bytes "));
+    held.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_its_task_if_there_is_room_for_it() {
+    // A client has half of it. The task takes 550 kB.
+    let budget = "calls: { budget_bytes: 1MiB,";
+    let bus = Bus::open_with(&CONFIG.replace("calls: {", budget)).await;
+    let mut made = bus.stream(user_message("large pieces, one by one")).await;
+    let task = made.next().await.unwrap().json()["result"]["id"].clone();
+    for _ in 0..11 {
+        bus.gate.add_permits(1);
+        let is_piece = |event: &SseEvent| event.json()["result"]["kind"] == "artifact-update";
+        while !is_piece(&made.next().await.unwrap()) {}
+    }
+    let of_task = |what: &str| {
+        format!(
+            "{}/a2a/tasks/{}/{what}",
+            bus.front.base,
+            task.as_str().unwrap()
+        )
+    };
+    let resubscribe = || bus.post(request("8", "tasks/resubscribe", json!({ "id": task })));
+    // The heads of these requests use more than half of what the client has.
+    let waiting: Vec<_> = (0..7)
+        .map(|_| {
+            let wait = reqwest::Client::new().get(of_task("wait?timeout=300000"));
+            tokio::spawn(wait.header("x-padding", "x".repeat(50_000)).send())
+        })
+        .collect();
+    timeout(SOON, async { while held_bytes(&bus).await < 350_000 {} })
+        .await
+        .unwrap();
+    let over_rest = reqwest::get(of_task("stream")).await.unwrap();
+    for refused in [over_rest, resubscribe().send().await.unwrap()] {
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        let refused: Value = refused.json().await.unwrap();
+        assert_eq!(refused["error"]["data"]["reason"], "exhausted", "{refused}");
+    }
+    // The agent gets this message, so its client gets a stream.
+    let mut next = message("begin");
+    next["taskId"] = task.clone();
+    let mut begun = bus.stream(json!({ "message": next })).await;
+    let first = begun.next().await.unwrap().json();
+    assert_eq!(first["result"]["id"], task, "{first}");
+    assert_eq!(first["result"].get("artifacts"), None, "{first}");
+    for wait in waiting {
+        wait.abort();
+    }
+    let first = timeout(SOON, async {
+        loop {
+            let response = resubscribe().send().await.unwrap();
+            if response.status() != StatusCode::TOO_MANY_REQUESTS {
+                return Stream::of(response).next().await.unwrap().json();
+            }
+        }
+    });
+    let first = first.await.unwrap();
+    let pieces = first["result"]["artifacts"][0]["parts"].as_array();
+    assert_eq!(pieces.map(Vec::len), Some(11), "{}", first["error"]);
+}
+
+/// Each event of this stream has the whole task, so events that came meanwhile are one.
+#[tokio::test]
+async fn a_client_of_eventmesh_gets_each_state_of_a_task_once() {
+    let bus = Bus::open().await;
+    let configuration = json!({ "blocking": false });
+    let params = json!({ "message": message("large pieces"), "configuration": configuration });
+    let task = bus.ask("message/send", params).await["result"]["id"].clone();
+    let url = format!(
+        "{}/a2a/tasks/{}/stream",
+        bus.front.base,
+        task.as_str().unwrap()
+    );
+    let events = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let events = read_events(&events);
+    let offset = |event: &SseEvent| -> u64 {
+        let id = event.id.as_ref().unwrap();
+        id.split_once('-').unwrap().1.parse().unwrap()
+    };
+    let offsets: Vec<u64> = events.iter().map(offset).collect();
+    assert!(offsets.is_sorted_by(|a, b| a < b), "{offsets:?}");
+    let last = events.last().unwrap().json();
+    assert_eq!(last["state"], "COMPLETED");
+    assert_eq!(last["data"].as_array().map(Vec::len), Some(41));
+}
+
+#[tokio::test]
+async fn the_error_of_a_request_of_eventmesh_that_reached_its_agent_is_kept_for_its_key() {
+    let mut bus = Bus::open().await;
+    let mut stream = bus.stream(user_message("stubborn")).await;
+    let task = stream.next().await.unwrap().json()["result"]["id"].clone();
+    stream.next().await.unwrap();
+    bus.next_request().await;
+    let url = format!("{}/a2a/tasks/{}", bus.front.base, task.as_str().unwrap());
+    for is_replay in [false, true] {
+        let cancel = reqwest::Client::new().delete(&url);
+        let refused = cancel.header("idempotency-key", "k").send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::CONFLICT);
+        let has_mark = refused.headers().contains_key("idempotent-replay");
+        assert_eq!(has_mark, is_replay);
+    }
+    assert_eq!(bus.next_request().await["method"], "tasks/cancel");
+    bus.ask("message/send", user_message("plain")).await;
+    assert_eq!(bus.next_request().await["method"], "message/send");
 }
 
 #[tokio::test]

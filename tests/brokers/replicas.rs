@@ -642,6 +642,45 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
     assert_eq!(agent.cancels.load(Ordering::Relaxed), 0);
 }
 
+/// The caller gets the task as it is, with its id. The other replica continues it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_waits_for_its_task_gets_it_when_the_replica_shuts_down() {
+    let Some(pair) = Pair::start("waits").await else {
+        return;
+    };
+    let Pair { mut one, other, .. } = pair;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = |door: &str, body: &Value| {
+        let request = http.post(format!("{door}/a2a/agents/weather"));
+        request.json(body).header("x-a2a-timeout", "150000")
+    };
+    let sent = post(&one.door, &message("message/send", "fall silent")).send();
+    let caller = tokio::spawn(async move { sent.await.unwrap().json::<Value>().await.unwrap() });
+    let list = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/list", "params": {} });
+    within("the task has begun", async {
+        loop {
+            let listed = post(&other.door, &list).send().await.unwrap();
+            let listed: Value = listed.json().await.unwrap();
+            if listed["result"]["tasks"][0]["status"]["state"] == "working" {
+                break;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    let pid = i32::try_from(one.process.id().unwrap()).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    let answer = within("the caller has an answer", caller).await.unwrap();
+    let task = &answer["result"];
+    assert_eq!(task["status"]["state"], "working", "{answer}");
+    assert!(task["id"].is_string(), "{answer}");
+    assert!(one.process.wait().await.unwrap().success());
+}
+
 /// The text of the status with which a task fails. Its bridge is killed once the task has the state `before`.
 async fn failure_of_an_orphan(
     pair: Pair,

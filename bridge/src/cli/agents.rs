@@ -266,6 +266,9 @@ impl BridgeArgs {
     /// Prints the changes in one event.
     fn changes(&self, data: &[u8]) -> anyhow::Result<()> {
         let data: Value = serde_json::from_slice(data).context("an event")?;
+        if let Some(why) = data.pointer("/error/message").and_then(Value::as_str) {
+            bail!("the bridge ended the stream: {why}");
+        }
         for change in data["changes"].as_array().into_iter().flatten() {
             self.print(change, || {
                 let agent = &change["agent"];

@@ -39,9 +39,9 @@ mod v0_3;
 mod webhooks;
 mod work;
 
-pub(in crate::doors) use self::agents::{bad_request, card_refusal, read_body, refusal_of};
+pub(in crate::doors) use self::agents::{bad_request, card_refusal, failed, read_body, refusal_of};
 pub(crate) use self::deliver::Deliveries;
-pub(in crate::doors) use self::follow::TaskEvents;
+pub(in crate::doors) use self::follow::{TaskEvents, at_rest};
 pub(crate) use self::limits::Limits;
 pub(in crate::doors) use self::limits::{holding, holding_bytes};
 pub(crate) use self::post::EXPOSED;
@@ -152,12 +152,13 @@ fn page(which: fn(String) -> Page) -> MethodRouter<Arc<A2a>> {
                      request: Request<Body>| async move {
         // A path without a name does not need one; a name that is not UTF-8 matches no agent.
         let name = name.map_or_else(|_| String::new(), |Path(name)| name);
-        let response = a2a.read(&which(name), &request);
+        let page = which(name);
+        let response = a2a.read(&page, &request);
         let response = response.unwrap_or_else(|(status, failure)| {
             let dialect = negotiate::dialect(request.headers());
             let mut response = refusal(status, &failure, &Recipient::unknown(dialect));
             if status == StatusCode::METHOD_NOT_ALLOWED {
-                response.headers_mut().insert(ALLOW, READ);
+                response.headers_mut().insert(ALLOW, page.allow());
             }
             response
         });
@@ -169,7 +170,26 @@ fn page(which: fn(String) -> Page) -> MethodRouter<Arc<A2a>> {
     any(read)
 }
 
-const READ: HeaderValue = HeaderValue::from_static("GET, HEAD");
+// === impl Page ===
+
+impl Page {
+    /// The methods of its path.
+    fn allow(&self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Agent(_) => "GET, HEAD, POST, PUT, DELETE",
+            _ => "GET, HEAD",
+        })
+    }
+
+    /// The headers of a request that its content depends on: URLs in it contain the host, and the list of agents is a
+    /// stream for clients that accept only that.
+    fn varies_by(&self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Self::Agents => "Host, Accept",
+            _ => "Host",
+        })
+    }
+}
 
 // === impl A2a ===
 
@@ -190,7 +210,7 @@ impl A2a {
         let share = share.transpose()?;
         let document = match page {
             Page::Agents if agents::is_watched(request.headers()) => {
-                return Ok(holding(share, self.watched(base, request)));
+                return Ok(holding(share, self.watched(base, request)?));
             }
             Page::ServerCard => card::of_server(
                 &self.settings.instance,
@@ -215,7 +235,8 @@ impl A2a {
         };
         let changed = agents.changed().unwrap_or(self.changed);
         let budget = self.door.client_budget(request.extensions());
-        page::response(&document, changed, request.headers(), &budget, share)
+        let about = (changed, page.varies_by());
+        page::response(&document, about, request.headers(), &budget, share)
     }
 
     fn card(&self, name: &str, base: &str) -> Result<Value, Refusal> {

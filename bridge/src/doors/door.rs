@@ -271,5 +271,17 @@ pub(super) fn charged_large(budget: &ClientBudget, document: Bytes) -> Result<By
     charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))
 }
 
+/// The same for the result of a message that the agent has, or for an event of a stream that has begun: only a large
+/// one needs room, see [`SMALL`].
+pub(super) fn charged_if_large(budget: &ClientBudget, document: Bytes) -> Result<Bytes, Failure> {
+    match document.len() <= SMALL {
+        true => Ok(budget.replace(document)),
+        false => charged_large(budget, document),
+    }
+}
+
+/// The largest result or event, in bytes, that is sent also if the budget has no room for it, so that others cannot end
+/// streams by using up the budget. One message of an agent is hardly larger; a whole task or list may be.
+const SMALL: usize = 1 << 20;
 /// The memory overhead of a header line besides its text, in bytes.
 const LINE: usize = 64;

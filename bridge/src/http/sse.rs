@@ -41,21 +41,27 @@ pub(crate) struct Frame {
     pub(crate) data: Bytes,
 }
 
+// === impl Frame ===
+
+impl Frame {
+    /// The event as it is sent.
+    pub(crate) fn text(&self) -> Bytes {
+        let mut head = String::new();
+        for (field, value) in [("event", self.event), ("id", self.id.as_deref())] {
+            if let Some(value) = value {
+                head.push_str(&format!("{field}: {value}\n"));
+            }
+        }
+        Bytes::from([head.as_bytes(), &frame(&self.data)].concat())
+    }
+}
+
 /// A response that sends each frame as it comes. Dropping the response drops `frames`.
 pub(crate) fn frames_response<S>(frames: S, budget: ClientBudget) -> Response
 where
     S: Stream<Item = Frame> + Send + 'static,
 {
-    let frames = frames.map(|frame| {
-        let mut head = String::new();
-        for (field, value) in [("event", frame.event), ("id", frame.id.as_deref())] {
-            if let Some(value) = value {
-                head.push_str(&format!("{field}: {value}\n"));
-            }
-        }
-        Bytes::from([head.as_bytes(), &self::frame(&frame.data)].concat())
-    });
-    events_response(Body::from_stream(kept_alive(frames, budget)))
+    charged_response(frames.map(move |frame| budget.replace(frame.text())))
 }
 
 /// A response that sends each text as it comes. Dropping the response drops `texts`.
@@ -63,8 +69,15 @@ pub(crate) fn texts_response<S>(texts: S, budget: ClientBudget) -> Response
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
-    let frames = texts.map(|text| frame(&text));
-    events_response(Body::from_stream(kept_alive(frames, budget)))
+    charged_response(texts.map(move |text| budget.replace(frame(&text))))
+}
+
+/// The same for events that are written and charged already, see [`Frame::text`].
+pub(crate) fn charged_response<S>(events: S) -> Response
+where
+    S: Stream<Item = Bytes> + Send + 'static,
+{
+    events_response(Body::from_stream(kept_alive(events)))
 }
 
 /// A response that is one event, of this type.
@@ -95,25 +108,19 @@ fn events_response(body: Body) -> Response {
     response
 }
 
-/// The frames, charged to the budget, with keep-alive comments in between.
-fn kept_alive<S>(
-    frames: S,
-    budget: ClientBudget,
-) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
+/// The events, with keep-alive comments in between.
+fn kept_alive<S>(events: S) -> impl Stream<Item = Result<Bytes, Infallible>> + Send
 where
     S: Stream<Item = Bytes> + Send + 'static,
 {
-    stream::unfold(
-        (Box::pin(frames), budget),
-        |(mut frames, budget)| async move {
-            // The next round continues the wait that a keep-alive interrupted: nothing of `frames` is dropped.
-            let frame = match timeout(KEEP_ALIVE, frames.next()).await {
-                Err(_silence) => KEEP_ALIVE_COMMENT,
-                Ok(frame) => budget.replace(frame?),
-            };
-            Some((Ok(frame), (frames, budget)))
-        },
-    )
+    stream::unfold(Box::pin(events), |mut events| async move {
+        // The next round continues the wait that a keep-alive interrupted: nothing of `events` is dropped.
+        let event = match timeout(KEEP_ALIVE, events.next()).await {
+            Err(_silence) => KEEP_ALIVE_COMMENT,
+            Ok(event) => event?,
+        };
+        Some((Ok(event), events))
+    })
 }
 
 /// One event. The body is JSON, in which line breaks only occur between tokens, where a space means the same. It becomes
@@ -209,7 +216,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(40)).await;
             frame(b"{}")
         });
-        let mut frames = pin!(kept_alive(late, budget()));
+        let mut frames = pin!(kept_alive(late));
         let start = tokio::time::Instant::now();
         assert_eq!(frames.next().await, Some(Ok(KEEP_ALIVE_COMMENT)));
         assert_eq!(start.elapsed(), KEEP_ALIVE);

@@ -22,7 +22,7 @@ pub(crate) struct Announcement {
 /// The origin of a request to the registry.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestOrigin {
-    /// The transport that delivered it.
+    /// The transport that delivered it; `None` over HTTP.
     pub(crate) transport: Option<Name>,
     /// The agent names in the key or subject of its message. The sender may act only for these agents.
     pub(crate) shows: Vec<Text>,
@@ -53,6 +53,18 @@ pub(crate) enum AnnouncementError {
     /// The log did not store it.
     #[error("the announcement was not stored: {0}")]
     NotStored(StateError),
+}
+
+// === impl RequestOrigin ===
+
+impl RequestOrigin {
+    /// The most bytes of cards or methods in one answer. Kafka and NATS take messages of about 1 MB by default.
+    pub(super) fn page_bytes(&self) -> usize {
+        match self.transport {
+            Some(_) => 512 << 10,
+            None => 4 << 20,
+        }
+    }
 }
 
 // === impl AnnouncementError ===

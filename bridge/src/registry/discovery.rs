@@ -24,6 +24,7 @@ use a2abus_plugin::{Data, Event, EventError, Kind, Text, extension};
 use a2abus_transports::content_mode::{self, Content};
 use a2abus_transports::{
     Acknowledger, Address, Consumer, Delivery, Message, Origin, Outcome, Topic, TopicFilter,
+    TransportErrorKind,
 };
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -515,41 +516,70 @@ impl DiscoveryBinding {
         {
             self.intake.metrics.dropped(Refused::REASON);
             if let Some(suppressed) = self.unanswered.allow() {
-                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "the reply address of an announcement is not allowed: its sender gets no answer");
+                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "the reply address of an announcement is not allowed: it is answered at its inbox or at `replies`, if there is one");
             }
         }
         let Some(address) = self.places.of_refused(named, inbox) else {
             return;
         };
         let topic = address.topic.clone();
-        if let Err(error) = self.publish(message, address, id, result).await
+        let to = (address.clone(), &id);
+        let mut published = self.publish(message, to, result).await;
+        if let (Err((error, true)), Ok(answer)) = (&published, result) {
+            let failed = Err(self.too_large(answer.len(), (&topic, error)));
+            published = self.publish(message, (address, &id), &failed).await;
+        }
+        if let Err((error, _)) = published
             && let Some(suppressed) = self.unanswered.allow()
         {
             tracing::warn!(binding = %self.intake.name, %topic, error, suppressed, "an announcement is not answered");
         }
     }
 
+    /// The error in place of an answer that its bus refuses because of its size.
+    fn too_large(&self, bytes: usize, (topic, error): (&Topic, &str)) -> Failure {
+        let reason = failure::Reason::ReplyUndeliverable;
+        let message = format!(
+            "the answer has {bytes} bytes, more than its bus takes: ask for fewer agents at a time, with limit and offset"
+        );
+        let failure = Failure::new(reason, message);
+        self.intake.metrics.dropped(failure.reason_code());
+        if let Some(suppressed) = self.unanswered.allow() {
+            tracing::warn!(binding = %self.intake.name, %topic, bytes, error, suppressed, "an answer is too large for its bus: its requester gets an error");
+        }
+        failure
+    }
+
+    /// Publishes an answer to the request with this id.
+    ///
+    /// # Errors
+    /// Why it is not published, and whether the bus refuses it because of its size.
     async fn publish(
         &self,
         message: &Message,
-        address: Address,
-        id: Option<Text>,
+        (address, id): (Address, &Option<Text>),
         result: &Result<String, Failure>,
-    ) -> Result<(), String> {
-        let token = id.unwrap_or(Text::from_static("null"));
+    ) -> Result<(), (String, bool)> {
+        let token = id.clone().unwrap_or(Text::from_static("null"));
         let event = self
             .event(&token, result)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| (error.to_string(), false))?;
         let correlation = message.headers.get(spring::CORRELATION_ID);
         let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
         let headers = (own.into_iter().collect(), &[][..]);
         let outbound = self.publisher.outbound();
         let copy = outbound
             .to_address(self.intake.bus, &event, headers, address)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| (error.to_string(), false))?;
         match timeout(ANSWER, self.publisher.until_confirmed(&copy)).await {
-            Ok(sent) => sent.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("the bus did not accept it within {ANSWER:?}")),
+            Ok(sent) => sent.map_err(|error| {
+                let is_too_large = error.kind() == TransportErrorKind::TooLarge;
+                (error.to_string(), is_too_large)
+            }),
+            Err(_) => Err((
+                format!("the bus did not accept it within {ANSWER:?}"),
+                false,
+            )),
         }
     }
 

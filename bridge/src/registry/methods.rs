@@ -29,9 +29,6 @@ struct Callable {
     tool: Option<Box<RawValue>>,
 }
 
-/// Largest answer, in bytes.
-const MAX_BYTES: usize = 4 << 20;
-
 // === impl Registry ===
 
 impl Registry {
@@ -79,7 +76,7 @@ impl Registry {
                 .iter()
                 .flat_map(|one| one.skill.iter().chain(&one.tool));
             bytes += parts.map(|raw| raw.get().len() + 64).sum::<usize>();
-            if bytes > MAX_BYTES && index > 0 {
+            if bytes > origin.page_bytes() && index > 0 {
                 answer.next_offset = Some(offset + index);
                 break;
             }

@@ -80,8 +80,8 @@ struct AgentEntry {
 
 /// Entries of one page: the default and the maximum.
 const PAGE: (usize, usize) = (100, 1_000);
-/// Maximum number of bytes of cards in one page.
-const MAX_BYTES: usize = 4 << 20;
+/// What an entry takes besides its card, in bytes.
+const ENTRY_BYTES: usize = 256;
 /// Matches any segment of an identity.
 const ANY: &str = "+";
 
@@ -152,7 +152,7 @@ impl Registry {
                 let entry = entry.ok_or(AnnouncementError::Unknown(agent))?;
                 serde_json::to_string(&entry).map_err(|error| unwritable(&error))
             }
-            Method::List => self.list(&params),
+            Method::List => self.list(&params, &origin),
             Method::Methods => self.methods(&params, &origin).await,
         }
     }
@@ -179,7 +179,7 @@ impl Registry {
     }
 
     /// All agents that match the parameters, ordered by name.
-    pub(crate) fn list(&self, params: &Params) -> Result<String, Failure> {
+    pub(crate) fn list(&self, params: &Params, origin: &RequestOrigin) -> Result<String, Failure> {
         #[derive(Serialize)]
         struct Page {
             cards: Vec<AgentEntry>,
@@ -204,8 +204,9 @@ impl Registry {
         let (mut cards, mut bytes, mut reached) = (Vec::new(), 0, offset);
         for name in found.into_iter().skip(offset).take(limit) {
             let entry = self.entry(&agents, name);
-            bytes += entry.as_ref().map_or(0, |entry| entry.card.get().len());
-            if bytes > MAX_BYTES && !cards.is_empty() {
+            let size = |entry: &AgentEntry| entry.card.get().len() + ENTRY_BYTES;
+            bytes += entry.as_ref().map_or(0, size);
+            if bytes > origin.page_bytes() && !cards.is_empty() {
                 break;
             }
             cards.extend(entry);

@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::shared::{A2a, agent_url};
-use crate::budget::Charge;
+use crate::budget::{Charge, ClientBudget};
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::config::AgentCardConfig;
-use crate::doors::door::Refusal;
+use crate::doors::door::{self, Refusal};
 use crate::doors::permit::{Action, permit};
 use crate::http::negotiate::{self, Accepts};
 use crate::http::respond::{json_response, no_content, refusal};
-use crate::http::sse::{Frame, frames_response};
+use crate::http::sse::{Frame, charged_response};
 use crate::metrics::HttpPath;
 use crate::object;
 use crate::registry::request::Params;
@@ -225,19 +225,44 @@ impl A2a {
 
     /// A stream of the current agents and all changes: one event for each agent that is `registered`, `changed` or
     /// `removed`.
-    pub(super) fn watched(&self, base: String, request: &Request<Body>) -> Response {
-        let watching = Watching {
+    pub(super) fn watched(
+        &self,
+        base: String,
+        request: &Request<Body>,
+    ) -> Result<Response, Refusal> {
+        let mut watching = Watching {
             agents: self.settings.registry.watch(),
             sent: Arc::default(),
             base,
-            is_first: true,
+            budget: self.door.client_budget(request.extensions()),
+            dialect: negotiate::dialect(request.headers()),
         };
-        let frames = stream::unfold(watching, |mut watching| async move {
-            let frame = watching.next().await?;
-            Some((frame, watching))
-        });
-        let frames = frames.take_until(self.drain.clone().cancelled_owned());
-        frames_response(frames, self.door.client_budget(request.extensions()))
+        let first = event_of(&watching.update());
+        let first = door::charged_large(&watching.budget, first.text()).map_err(refusal_of)?;
+        let rest = stream::unfold(
+            Some(watching),
+            |watching| async move { watching?.next().await },
+        );
+        let rest = rest.take_until(self.drain.clone().cancelled_owned());
+        Ok(charged_response(stream::iter([first]).chain(rest)))
+    }
+}
+
+/// The last event of a stream that ends because it has failed.
+pub(in crate::doors) fn failed(failure: &Failure, dialect: Dialect) -> Frame {
+    Frame {
+        event: Some("error"),
+        id: None,
+        data: failure.render(&Recipient::unknown(dialect)),
+    }
+}
+
+/// Changes as an event.
+fn event_of(changes: &[Value]) -> Frame {
+    Frame {
+        event: Some("agents"),
+        id: None,
+        data: Bytes::from(json!({ "changes": changes }).to_string()),
     }
 }
 
@@ -247,31 +272,39 @@ struct Watching {
     /// The agents as last sent to the client.
     sent: Arc<Agents>,
     base: String,
-    is_first: bool,
+    budget: ClientBudget,
+    /// The dialect of errors.
+    dialect: Dialect,
 }
 
 // === impl Watching ===
 
 impl Watching {
-    /// The next changes; simultaneous changes are one frame. `None` when the bridge shuts down.
-    async fn next(&mut self) -> Option<Frame> {
+    /// The next changes, charged; simultaneous changes are one event. `None` when the bridge shuts down. If there is no
+    /// room for many changes, the stream ends: the client can read the list again.
+    async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
-            let is_first = std::mem::replace(&mut self.is_first, false);
-            if !is_first {
-                self.agents.changed().await.ok()?;
+            self.agents.changed().await.ok()?;
+            let changes = self.update();
+            if changes.is_empty() {
+                continue;
             }
-            let now = Arc::clone(&self.agents.borrow_and_update());
-            let before = std::mem::replace(&mut self.sent, Arc::clone(&now));
-            let changes = self.changes(&before, &now);
-            if is_first || !changes.is_empty() {
-                let data = json!({ "changes": changes }).to_string();
-                return Some(Frame {
-                    event: Some("agents"),
-                    id: None,
-                    data: Bytes::from(data),
-                });
-            }
+            let charged = door::charged_if_large(&self.budget, event_of(&changes).text());
+            return Some(match charged {
+                Ok(event) => (event, Some(self)),
+                Err(failure) => {
+                    let last = failed(&failure, self.dialect).text();
+                    (self.budget.replace(last), None)
+                }
+            });
         }
+    }
+
+    /// The changes since the last event.
+    fn update(&mut self) -> Vec<Value> {
+        let now = Arc::clone(&self.agents.borrow_and_update());
+        let before = std::mem::replace(&mut self.sent, Arc::clone(&now));
+        self.changes(&before, &now)
     }
 
     fn changes(&self, before: &Agents, now: &Agents) -> Vec<Value> {

@@ -3,6 +3,8 @@
 //! A card has the members of the JAF document, A2A 0.3 and A2A 1.0; each client reads the members that it knows.
 //! Source: docs/protocols/a2a.md §8.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::calls::failure::SOON;
@@ -15,6 +17,8 @@ pub(super) const PROTOCOL_VERSION: &str = "0.3.0";
 
 /// Maximum number of agents in the card of the server.
 const MAX_AGENTS: usize = 100;
+/// Maximum number of media types in each of its lists.
+const MAX_MODES: usize = 100;
 
 /// The interfaces that cards offer, with their URLs.
 #[derive(Debug, Clone)]
@@ -52,7 +56,6 @@ pub(super) fn of_agent(name: &str, agent: &AgentCardConfig, offer: &OfferedInter
 /// `<agent>-main`, as JAF writes it.
 pub(super) fn of_server(instance: &str, agents: &Agents, offer: &OfferedInterfaces) -> Value {
     let mut skills = Vec::new();
-    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     for (name, agent) in agents.iter().take(MAX_AGENTS) {
         for skill in &agent.skills {
             skills.push(written(&format!("{name}-{}", skill.id), skill));
@@ -66,17 +69,10 @@ pub(super) fn of_server(instance: &str, agents: &Agents, offer: &OfferedInterfac
                 "examples": [],
             }));
         }
-        for (all, of_agent) in [
-            (&mut inputs, &agent.input_modes),
-            (&mut outputs, &agent.output_modes),
-        ] {
-            for mode in of_agent {
-                if !all.contains(mode) {
-                    all.push(mode.clone());
-                }
-            }
-        }
     }
+    let shown = || agents.iter().take(MAX_AGENTS).map(|(_, agent)| agent);
+    let inputs = different(shown().flat_map(|agent| &agent.input_modes));
+    let outputs = different(shown().flat_map(|agent| &agent.output_modes));
     let description = format!("Agents on an event bus: {}", agents.names().join(", "));
     let streaming = agents.iter().any(|(_, agent)| agent.streaming);
     card(
@@ -86,6 +82,13 @@ pub(super) fn of_server(instance: &str, agents: &Agents, offer: &OfferedInterfac
         (&inputs, &outputs),
         &skills,
     )
+}
+
+/// The first [`MAX_MODES`] different media types.
+fn different<'a>(media_types: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut known = HashSet::new();
+    let new = media_types.filter(|media_type| known.insert(media_type.as_str()));
+    new.take(MAX_MODES).cloned().collect()
 }
 
 fn card(
@@ -198,4 +201,17 @@ fn modes(media_types: &[String]) -> Vec<&'static str> {
         }
     }
     modes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_media_type_is_listed_once_and_a_hundred_are_listed() {
+        let names = |count: usize| (0..count).map(|number| format!("text/{number}"));
+        let all: Vec<String> = names(3).chain(names(200)).collect();
+        let listed = different(all.iter());
+        assert_eq!(listed, names(MAX_MODES).collect::<Vec<_>>());
+    }
 }

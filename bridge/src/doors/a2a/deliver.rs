@@ -84,6 +84,8 @@ struct FailedDelivery {
 /// The schedule of deliveries.
 struct DeliverySchedule {
     due: BTreeSet<(Instant, Text)>,
+    /// Those of them that are due because of an event, so that they are not due once for each event.
+    added: HashSet<Text>,
     in_progress: HashSet<Text>,
     /// Webhooks with new events during their step.
     again: HashSet<Text>,
@@ -118,15 +120,17 @@ enum Refused {
 
 type RunningCalls<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
-/// Maximum number of concurrent calls, in total and to one host.
+/// Maximum number of concurrent calls: in total, to webhooks whose last call failed, and to one host. Otherwise webhooks
+/// that hang would take all calls, and those of other clients would wait for them.
 const MAX_CALLS: usize = 64;
+const MAX_RETRIES: usize = MAX_CALLS / 2;
 const MAX_PER_HOST: usize = 8;
+/// When to look again for a webhook whose last call failed, while too many of these are called.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The first and the longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How often to look for webhooks whose owner has stopped.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
-/// How many bytes of a response are read.
-const MAX_ANSWER: usize = 64 << 10;
 /// The header by which a client recognises calls that it has requested.
 const TOKEN: &str = "X-A2A-Notification-Token";
 
@@ -208,8 +212,14 @@ impl Deliveries {
     /// The webhooks with undelivered events.
     fn keys_with_news(&self) -> Vec<Text> {
         let unfinished = self.push.webhooks.unfinished().into_iter();
-        let with_news = unfinished.filter(|(_, task, reached)| self.tasks.has_news(task, *reached));
+        let with_news = unfinished.filter(|(_, task, reached)| self.has_news(task, *reached));
         with_news.map(|(key, ..)| key).collect()
+    }
+
+    /// Whether an unfinished webhook of this task that has reached this event has undelivered ones. They may be lost with
+    /// their task: the webhook has not got the last one.
+    fn has_news(&self, task: &Text, reached: Position) -> bool {
+        self.tasks.has_news(task, reached) || self.tasks.is_forgotten(task)
     }
 
     /// One step for a webhook: its next event, if this replica may deliver it.
@@ -237,7 +247,7 @@ impl Deliveries {
 
     async fn try_step(&self, key: &Text, failing: Option<FailedDelivery>) -> DeliveryResult {
         let webhooks = &self.push.webhooks;
-        let has_news = |it: &StoredWebhook| self.tasks.has_news(&it.task, it.reached);
+        let has_news = |it: &StoredWebhook| !it.is_over && self.has_news(&it.task, it.reached);
         if !webhooks.stored(key).is_some_and(|stored| has_news(&stored)) {
             return DeliveryResult::Idle;
         }
@@ -249,13 +259,17 @@ impl Deliveries {
                 return DeliveryResult::NotStored;
             }
         }
+        // Only the claim shows which events another replica has delivered.
+        let Some(stored) = webhooks.stored(key).filter(|stored| !stored.is_over) else {
+            return DeliveryResult::Idle;
+        };
+        if self.tasks.is_forgotten(&stored.task) {
+            return self.lost(key, stored.reached).await;
+        }
         if failing.is_some_and(|failing| Instant::now() < failing.next) {
             return DeliveryResult::Wait;
         }
-        // Only the claim shows which events another replica has delivered.
-        let stored = webhooks.stored(key);
-        let next = stored.and_then(|stored| Some((self.next_call(&stored)?, stored)));
-        let Some((call, stored)) = next else {
+        let Some(call) = self.next_call(&stored) else {
             return DeliveryResult::Idle;
         };
         let outcome = match self.send(&stored, call.body).await {
@@ -280,7 +294,25 @@ impl Deliveries {
                 PushOutcome::Dropped
             }
         };
-        match webhooks.done(key, call.reached, call.last).await {
+        self.done(key, (call.reached, call.last), outcome).await
+    }
+
+    /// Gives up a webhook whose task was removed. It has reached this event, which was not the last one.
+    async fn lost(&self, key: &Text, reached: Position) -> DeliveryResult {
+        if let Some(suppressed) = self.dropped.allow() {
+            tracing::error!(webhook = %key.escape_debug(), after = %reached, suppressed, "push notifications were dropped: their task was removed, because the memory of tasks is full (state.memory)");
+        }
+        self.done(key, (reached, true), PushOutcome::Dropped).await
+    }
+
+    /// Records that an event was delivered or dropped, and whether it was the last one.
+    async fn done(
+        &self,
+        key: &Text,
+        (reached, last): (Position, bool),
+        outcome: PushOutcome,
+    ) -> DeliveryResult {
+        match self.push.webhooks.done(key, reached, last).await {
             Ok(()) => {
                 self.metrics.push_delivery(outcome);
                 DeliveryResult::Done
@@ -366,7 +398,8 @@ impl Deliveries {
             headers,
             body: Some(body),
             timeout: self.timeout,
-            max_response_bytes: MAX_ANSWER,
+            // Only the status counts. A receiver may not end its response.
+            max_response_bytes: 0,
             reach,
         };
         match self.client.send(request).await {
@@ -378,8 +411,6 @@ impl Deliveries {
                 }
                 status => Err(Refused::ForGood(format!("status {status}"))),
             },
-            // The delivery succeeded; only the response body is too long.
-            Err(HttpError::TooLarge) => Ok(()),
             Err(error @ HttpError::Forbidden) => Err(Refused::ForGood(error.to_string())),
             Err(error) => Err(Refused::ForNow(error.to_string())),
         }
@@ -406,7 +437,10 @@ impl DeliverySchedule {
         for key in keys {
             if self.in_progress.contains(&key) {
                 self.again.insert(key);
-            } else if !self.failing.contains_key(&key) && !self.waiting.contains_key(&key) {
+            } else if !self.failing.contains_key(&key)
+                && !self.waiting.contains_key(&key)
+                && self.added.insert(key.clone())
+            {
                 self.due.insert((now, key));
             }
         }
@@ -425,10 +459,19 @@ impl DeliverySchedule {
             let Some((_, key)) = self.due.pop_first() else {
                 return;
             };
+            self.added.remove(&key);
             if self.in_progress.contains(&key) {
                 continue;
             }
             let host = deliveries.host_of(&key);
+            if self.is_held_back(&key) {
+                // It may have got a slot of its host, which another webhook can use.
+                if let Some(share) = self.hosts.take(&host) {
+                    self.release_share(share, now, |key| deliveries.host_of(key));
+                }
+                self.due.insert((now + LOOK_AGAIN, key));
+                continue;
+            }
             let Some(share) = self.hosts.take(&host) else {
                 self.wait(key, host);
                 continue;
@@ -438,6 +481,12 @@ impl DeliverySchedule {
             let failing = self.failing.get(&key).copied();
             calls.push(Box::pin(deliveries.step(key, failing, share)));
         }
+    }
+
+    /// Whether the last call of a webhook failed, and as many such webhooks are called as may be.
+    fn is_held_back(&self, key: &Text) -> bool {
+        let has_failed = |key: &&Text| self.failing.contains_key(*key);
+        has_failed(&key) && self.in_progress.iter().filter(has_failed).count() >= MAX_RETRIES
     }
 
     /// Lets a webhook wait for a call to this host to end.
@@ -547,6 +596,7 @@ impl Default for DeliverySchedule {
     fn default() -> Self {
         Self {
             due: BTreeSet::new(),
+            added: HashSet::new(),
             in_progress: HashSet::new(),
             again: HashSet::new(),
             renewed: HashSet::new(),
@@ -626,6 +676,35 @@ mod tests {
         schedule.add(vec![key]);
         assert_eq!(schedule.due.len(), 1);
         assert!(schedule.due.first().unwrap().0 > Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_is_due_once_for_all_events_before_its_step() {
+        let mut schedule = DeliverySchedule::default();
+        let key = Text::from("t/c");
+        for _ in 0..3 {
+            schedule.add(vec![key.clone()]);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(schedule.due.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn webhooks_that_fail_leave_calls_to_the_others() {
+        let mut schedule = DeliverySchedule::default();
+        let keys: Vec<Text> = (0..=MAX_RETRIES)
+            .map(|key| key.to_string().into())
+            .collect();
+        for key in &keys {
+            finish(&mut schedule, key, DeliveryResult::Failed);
+        }
+        let (last, called) = keys.split_last().unwrap();
+        schedule.in_progress.extend(called.iter().cloned());
+        assert!(schedule.is_held_back(last));
+        assert!(!schedule.is_held_back(&"works".into()));
+        schedule.in_progress.insert("works".into());
+        finish(&mut schedule, &called[0], DeliveryResult::Failed);
+        assert!(!schedule.is_held_back(last));
     }
 
     #[tokio::test(start_paused = true)]

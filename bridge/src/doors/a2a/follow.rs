@@ -1,18 +1,23 @@
 //! A task as a stream of events, which a client can resume.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use axum::response::Response;
+use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout_at};
 
 use super::form::Form;
+use super::method::Method;
+use super::shared::A2a;
 use crate::budget::ClientBudget;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{CallError, Calls};
-use crate::http::sse::{Frame, frames_response};
+use crate::doors::door;
+use crate::http::sse::{Frame, charged_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::write::{StreamEvent, WriteContext};
 use crate::tasks::{Subscription, Task, Tasks, Update};
@@ -37,6 +42,7 @@ struct Following {
     events: TaskEvents,
     /// The last event that was sent.
     reached: Position,
+    budget: ClientBudget,
 }
 
 /// The events of a task for one stream.
@@ -65,21 +71,18 @@ const LAST_EVENTS_TIMEOUT: Duration = Duration::from_millis(500);
 impl Reader {
     /// Streams the current task and its further events. A client that reconnects gets the missed events instead of the
     /// task.
+    ///
+    /// # Errors
+    /// When there is no room for the task.
     pub(super) fn response(
         self,
         (task, subscription): (Task, Subscription),
         missed_since: Option<Position>,
         budget: ClientBudget,
-    ) -> Response {
+    ) -> Result<Response, Failure> {
         let first = match missed_since {
             Some(_) => None,
-            None => Some(
-                self.frame(
-                    task.position,
-                    &WriteContext::task(self.form.dialect, &self.task, &task)
-                        .first(&task, self.history),
-                ),
-            ),
+            None => Some(self.first(&task, &budget)?),
         };
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
         let following = Following {
@@ -87,12 +90,25 @@ impl Reader {
             reached: missed_since.unwrap_or(task.position),
             context: task.context,
             reader: self,
+            budget,
         };
         let rest = stream::unfold((!is_over).then_some(following), |following| async move {
             following?.next().await
         });
-        let frames = stream::iter(first).chain(rest);
-        frames_response(frames, budget)
+        Ok(charged_response(stream::iter(first).chain(rest)))
+    }
+
+    /// The first event, charged: the current task. If there is no room for it, although the agent has the message, it has
+    /// no messages and no artifacts.
+    fn first(&self, task: &Task, budget: &ClientBudget) -> Result<Bytes, Failure> {
+        let of = WriteContext::task(self.form.dialect, &self.task, task);
+        let whole = self.frame(task.position, &of.first(task, self.history));
+        let charged = door::charged_large(budget, whole.text());
+        if charged.is_ok() || self.form.method != Method::Stream {
+            return charged;
+        }
+        let brief = self.frame(task.position, &of.first_in_brief(task));
+        Ok(budget.replace(brief.text()))
     }
 
     fn frame(&self, position: Position, written: &StreamEvent) -> Frame {
@@ -151,12 +167,11 @@ impl TaskEvents {
 // === impl Following ===
 
 impl Following {
-    async fn next(mut self) -> Option<(Frame, Option<Self>)> {
+    /// The next event, charged.
+    async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
             match self.events.next().await {
-                Err(StreamEnd::Draining) => {
-                    return Some((self.reader.failure(&drained()), None));
-                }
+                Err(StreamEnd::Draining) => return Some((self.failed(&drained()), None)),
                 // The client can resume with the id of the last event.
                 Err(StreamEnd::TimeOver) => return None,
                 Ok(Err(Lagged)) => {
@@ -164,7 +179,7 @@ impl Following {
                     let (task, again) = tasks.follow(task, Some(self.reached))?;
                     if !task.remembers(self.reached) {
                         let failure = Failure::call(&CallError::SlowCaller);
-                        return Some((self.reader.failure(&failure), None));
+                        return Some((self.failed(&failure), None));
                     }
                     self.events.subscription = again;
                 }
@@ -179,14 +194,38 @@ impl Following {
                         continue;
                     };
                     let frame = self.reader.frame(step.position, &written);
+                    // The completion of the JAF document has the content of all artifacts.
+                    let event = match door::charged_if_large(&self.budget, frame.text()) {
+                        Ok(event) => event,
+                        Err(failure) => return Some((self.failed(&failure), None)),
+                    };
                     self.reached = step.position;
                     let missed = self.events.subscription.has_missed();
                     let goes_on = !step.is_at_rest() || missed;
-                    return Some((frame, goes_on.then_some(self)));
+                    return Some((event, goes_on.then_some(self)));
                 }
             }
         }
     }
+
+    /// The last event of a stream that ends before its task, charged.
+    fn failed(&self, failure: &Failure) -> Bytes {
+        self.budget.replace(self.reader.failure(failure).text())
+    }
+}
+
+/// The task once it has ended or waits for its caller, `Some(None)` if there is none; `None` if that takes longer, or
+/// longer than the bridge runs.
+pub(in crate::doors) async fn at_rest(a2a: &A2a, id: &str, until: Instant) -> Option<Option<Task>> {
+    let mut at_rest = pin!(a2a.settings.tasks.at_rest(id));
+    tokio::select! {
+        biased;
+        task = timeout_at(until, &mut at_rest) => return task.ok(),
+        () = a2a.door.calls.given_up() => {}
+    }
+    // A task that ends with the bridge ends very soon.
+    let until = until.min(Instant::now() + LAST_EVENTS_TIMEOUT);
+    timeout_at(until, at_rest).await.ok()
 }
 
 /// The error of a stream that ends with the bridge, while its task goes on. To send the message again would begin another

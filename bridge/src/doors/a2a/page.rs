@@ -24,14 +24,12 @@ use crate::shares::Share;
 /// How long a client may cache a card.
 const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=60");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// URLs in a card contain the host of the request.
-const BY_HOST: HeaderValue = HeaderValue::from_static("Host");
 
 /// The current document, or 304 if the client already has it. The document is charged until it is sent, and refused if
-/// there is no room. It also holds `share` until then.
+/// there is no room. It also holds `share` until then. `varies_by` names the headers of the request that it depends on.
 pub(super) fn response(
     document: &Value,
-    changed: SystemTime,
+    (changed, varies_by): (SystemTime, HeaderValue),
     request_headers: &HeaderMap,
     budget: &ClientBudget,
     share: Option<Share<Text>>,
@@ -58,7 +56,7 @@ pub(super) fn response(
         headers.insert(CONTENT_TYPE, JSON);
     }
     headers.insert(CACHE_CONTROL, CACHED);
-    headers.insert(VARY, BY_HOST);
+    headers.insert(VARY, varies_by);
     for (name, value) in [(ETAG, tag), (LAST_MODIFIED, http_date(changed))] {
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);

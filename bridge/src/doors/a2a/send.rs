@@ -17,12 +17,13 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+use super::follow::at_rest;
 use super::method::Method;
 use super::push::Checked;
 use super::work::{A2aRequest, Reply, not_found, of_call};
 use crate::calls::failure::{Failure, POINTER, Reason};
 use crate::calls::{Answer, CallError};
-use crate::doors::door::Door;
+use crate::doors::door::{self, Door};
 use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
 use crate::object::Object;
 use crate::shares::Share;
@@ -131,6 +132,7 @@ impl A2aRequest<'_> {
         let streams = self.parsed.method == Method::Stream;
         if streams {
             self.check_streaming(agent)?;
+            self.check_accepts()?;
         }
         let (outbound, unit) = self
             .outbound(agent, (unit, params.message), webhooks)
@@ -190,7 +192,7 @@ impl A2aRequest<'_> {
         let begun = self.begun((&id, room), webhook, streams);
         let begun = tasks.begin((id.clone(), beginning), answer, first, begun);
         let (registered, subscribed) = in_time(begun, until, (&id, &self.a2a.door)).await?;
-        registered?;
+        registered.map_err(|failure| webhook_not_stored(&id, &failure))?;
         if streams {
             let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
             // The client has the earlier messages of a task that it continues. Some clients would show them again.
@@ -199,12 +201,26 @@ impl A2aRequest<'_> {
             return self.stream(id, subscribed, None, history);
         }
         if !at_once {
-            // On timeout, the caller gets the current task.
-            let _ = timeout_at(until, tasks.at_rest(&id)).await;
+            // On timeout, and when the bridge shuts down, the caller gets the current task.
+            let _ = at_rest(self.a2a, &id, until).await;
         }
-        let task = tasks.get(&id).ok_or_else(|| not_found(&outbound.task))?;
-        let of = WriteContext::task(self.parsed.dialect, &id, &task);
-        Ok(self.whole(&of.answer(&task, configuration.history_length)))
+        self.current(&id, configuration.history_length)
+    }
+
+    /// The current task, for the sender of a message.
+    fn current(&self, id: &Text, history: Option<usize>) -> Result<Reply, Failure> {
+        let task = self.a2a.settings.tasks.get(id);
+        let task = task.ok_or_else(|| not_found(id))?;
+        let of = WriteContext::task(self.parsed.dialect, id, &task);
+        let result = self.parsed.form().result(&of.answer(&task, history));
+        let charged = door::charged_if_large(&self.common.budget, result);
+        let body = charged.map_err(|_| {
+            let but = format!(
+                "there is no memory for its task {id} now, which is large (calls.budget_bytes): get the task later"
+            );
+            sent_but(id, &but)
+        })?;
+        Ok(Reply::Whole(body))
     }
 
     /// What to do once the task has the message: stores the webhook, and subscribes if the caller follows the task. Until
@@ -248,8 +264,8 @@ impl A2aRequest<'_> {
     }
 
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
-    /// for the client do not count. A message for an existing task is always accepted, even if that exceeds the limit.
-    /// If the message creates a task at once, its log must answer, and have room.
+    /// for the client do not count. A message for an existing task is accepted even if that exceeds the limit, as long
+    /// as the task has room for it. If the message creates a task at once, its log must answer, and have room.
     fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Option<Share<Text>>, Failure> {
         let tasks = &self.a2a.settings.tasks;
         let can_be_stored = match (at_once, outbound.is_continuation) {
@@ -258,6 +274,10 @@ impl A2aRequest<'_> {
             (false, _) => Ok(()),
         };
         can_be_stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
+        // The task of a resumed request may have the message already.
+        if outbound.is_continuation && !self.common.is_resumed {
+            self.check_room_in_task(&outbound.task)?;
+        }
         // The task of a resumed request counts already, if the first replica has created it.
         let exists = self.common.is_resumed && tasks.get(&outbound.task).is_some();
         if outbound.is_continuation || exists {
@@ -268,6 +288,24 @@ impl A2aRequest<'_> {
         let active = settings.tasks.active_in(context);
         let metrics = &self.a2a.door.metrics;
         settings.at_a_time.task(context, active, metrics).map(Some)
+    }
+
+    /// Checks that a task has room for another message of its client.
+    fn check_room_in_task(&self, task: &Text) -> Result<(), Failure> {
+        let (tasks, door) = (&self.a2a.settings.tasks, &self.a2a.door);
+        let bytes = self.parsed.bytes.len();
+        if tasks.is_too_large(task, bytes) {
+            door.metrics.budget_refused.inc();
+            if let Some(suppressed) = door.state_full.allow() {
+                tracing::warn!(%task, bytes, suppressed, "a message is refused: with it, its task would take more than a quarter of the memory for tasks (state.memory)");
+            }
+            let message = format!(
+                "with this message, the task {task:?} would take more than a quarter of the memory for tasks (state.memory): send the message without its taskId, to begin another task"
+            );
+            return Err(Failure::new(Reason::Exhausted, message));
+        }
+        let checked = tasks.check_message(bytes);
+        checked.map_err(|error| door.not_stored("messages of tasks", &error))
     }
 
     /// Waits for the first part. If the caller disconnects meanwhile, the call becomes a task with its webhook.
@@ -559,26 +597,38 @@ async fn in_time<T>(
     let begun = timeout_at(until.clamp(now + STORED, now + ATTENDED), begun).await;
     let begun = begun.map_err(|_| not_stored_yet(task, door))?;
     let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
-    begun.map_err(|error| match door.not_stored("tasks", &error) {
-        // The agent has the message, so to send it again would be wrong.
-        failure if failure.reason() == Reason::Exhausted => {
-            let message = format!(
-                "the message was sent to the agent, but its task {task} cannot be stored, because the memory of tasks is full (state.memory): the agent may have executed it"
-            );
-            Failure::new(Reason::AnswerLost, message)
-        }
-        failure => failure,
+    begun.map_err(|error| {
+        let why = match door.not_stored("tasks", &error).reason() {
+            Reason::Exhausted => ", because the memory of tasks is full (state.memory)",
+            _ => "",
+        };
+        let but = format!("its task {task} cannot be stored{why}: the agent may have executed it");
+        sent_but(task, &but)
     })
 }
 
 /// The error when the agent has a message, but its task, or the webhook in it, was not stored in time.
 fn not_stored_yet(task: &Text, door: &Door) -> Failure {
-    let message = format!(
-        "the message was sent to the agent, but its task {task} was not stored in time: get the task later"
-    );
     if let Some(suppressed) = door.state_failures.allow() {
         tracing::error!(%task, suppressed, "a task was not stored in time: its caller gets an error, and the task continues");
     }
+    let but = format!("its task {task} was not stored in time: get the task later");
+    sent_but(task, &but)
+}
+
+/// The error when the agent has a message, but the webhook in it was not stored.
+fn webhook_not_stored(task: &Text, failure: &Failure) -> Failure {
+    let why = failure.message();
+    let but = format!(
+        "the push notification configuration of its task {task} was not stored ({why}): the task continues; get it, and set the configuration again"
+    );
+    sent_but(task, &but)
+}
+
+/// The error when the agent has a message, but not all of it is stored. Its reason tells the client that to send the
+/// message again would be wrong.
+fn sent_but(task: &Text, but: &str) -> Failure {
+    let message = format!("the message was sent to the agent, but {but}");
     Failure::new(Reason::AnswerLost, message).detail("taskId", task.as_str())
 }
 

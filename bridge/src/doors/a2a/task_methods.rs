@@ -210,7 +210,18 @@ impl A2aRequest<'_> {
         let id = Text::from(params.id);
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
+        self.check_accepts()?;
         self.stream(id, subscribed, last, None)
+    }
+
+    /// Checks that the client accepts a stream.
+    pub(super) fn check_accepts(&self) -> Result<(), Failure> {
+        if self.common.accepts.events() {
+            return Ok(());
+        }
+        let message =
+            "the answer is a stream of events, and Accept does not allow text/event-stream";
+        Err(Failure::new(Reason::ContentType, message))
     }
 
     /// The last event that the client received, from `Last-Event-ID`.
@@ -233,11 +244,6 @@ impl A2aRequest<'_> {
         missed_since: Option<Position>,
         history: Option<usize>,
     ) -> Result<Reply, Failure> {
-        if !self.common.accepts.events() {
-            let message =
-                "the answer is a stream of events, and Accept does not allow text/event-stream";
-            return Err(Failure::new(Reason::ContentType, message));
-        }
         let reader = Reader {
             tasks: Arc::clone(&self.a2a.settings.tasks),
             calls: Arc::clone(&self.a2a.door.calls),
@@ -246,7 +252,7 @@ impl A2aRequest<'_> {
             history,
         };
         let response = reader.response(subscribed, missed_since, self.common.budget.clone());
-        Ok(Reply::Stream(Box::new(response)))
+        Ok(Reply::Stream(Box::new(response?)))
     }
 
     pub(super) async fn cancel(&self) -> Result<String, Failure> {

@@ -59,7 +59,11 @@ pub(super) async fn list(
                 *segment = Some("+".to_owned());
             }
         }
-        let list = a2a.settings.registry.list(&params).map_err(refusal_of)?;
+        let listed = a2a
+            .settings
+            .registry
+            .list(&params, &RequestOrigin::default());
+        let list = listed.map_err(refusal_of)?;
         document(&a2a, &request, Bytes::from(list), Some(share))
     };
     let dialect = negotiate::dialect(request.headers());

@@ -4,31 +4,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::dialect::Dialect;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::{FutureExt as _, stream};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::Instant;
 
 use crate::budget::{Charge, ClientBudget};
-use crate::calls::failure::{Failure, Reason};
+use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::clock;
 use crate::doors::a2a::{
-    A2a, TaskEvents, bad_request, framed, holding, internal, not_found, read_body, refusal_of,
+    A2a, TaskEvents, at_rest, bad_request, failed, framed, holding, internal, not_found, read_body,
+    refusal_of,
 };
 use crate::doors::door::{self, Refusal};
 use crate::doors::permit::{Action, Principal, permit};
 use crate::doors::rpc::Endpoint;
 use crate::doors::rpc::common::{Common, Target};
 use crate::http::negotiate;
-use crate::http::respond::{json_response, no_content};
-use crate::http::sse::{Frame, LAST_EVENT, frames_response};
+use crate::http::respond::{json_response, no_content, refusal};
+use crate::http::sse::{Frame, LAST_EVENT, charged_response};
 use crate::metrics::HttpPath;
 use crate::object;
 use crate::shares::Share;
@@ -117,15 +119,23 @@ async fn created(
     let budget = common.budget.clone();
     let message = message_of(request)?;
     let params = format!(r#"{{"message":{message},"configuration":{{"blocking":false}}}}"#);
-    let task = internal::call(a2a, common, "message/send", &params).await;
-    let task = task.map_err(refusal_of)?;
-    let id = task.get("id").and_then(Value::as_str).map(Text::from);
-    let id =
-        id.ok_or_else(|| refusal_of(Failure::new(Reason::BadAgentReply, "no task was created")))?;
+    let dialect = common.dialect;
+    let task = match internal::call(a2a, common, "message/send", &params).await {
+        Ok(task) => task,
+        Err(failure) => return Ok(unsuccessful(failure, dialect)),
+    };
+    let Some(id) = task.get("id").and_then(Value::as_str).map(Text::from) else {
+        let failure = Failure::new(Reason::BadAgentReply, "no task was created");
+        return Ok(unsuccessful(failure, dialect));
+    };
     if mode == Mode::Sync
-        && let Some(Some(task)) = at_rest(a2a, &id, WAIT.0).await
+        && let Some(Some(task)) = at_rest(a2a, &id, Instant::now() + WAIT.0).await
     {
-        return Ok(document(StatusCode::OK, &task_json(&id, &task), &budget));
+        let shown = Bytes::from(task_json(&id, &task).to_string());
+        return Ok(match door::charged_if_large(&budget, shown) {
+            Ok(body) => json_response(StatusCode::OK, body),
+            Err(_) => unsuccessful(no_room(&id), dialect),
+        });
     }
     let accepted = json!({
         "taskId": id.as_str(),
@@ -133,6 +143,21 @@ async fn created(
         "message": format!("the task is still running: GET /a2a/tasks/{id}"),
     });
     Ok(document(StatusCode::ACCEPTED, &accepted, &budget))
+}
+
+/// The error when a task that a client waits for has ended, but is too large for the memory for answers.
+fn no_room(id: &Text) -> Failure {
+    let message = format!(
+        "the task {id} is over, but large, and there is no memory for it now (calls.budget_bytes): GET /a2a/tasks/{id} later"
+    );
+    Failure::new(Reason::AnswerLost, message).detail("taskId", id.as_str())
+}
+
+/// The response to a request that has failed, although an agent may have it. For an idempotency key it is an answer, so
+/// the agent does not get the request again.
+fn unsuccessful(failure: Failure, dialect: Dialect) -> Response {
+    let (status, failure) = refusal_of(failure);
+    refusal(status, &failure, &Recipient::unknown(dialect))
 }
 
 /// The message for the agent: the client's text or JSON as one part, or its A2A message.
@@ -251,7 +276,7 @@ pub(super) async fn wait(
         let Query(WaitQuery { timeout: max_wait }) = query.map_err(|error| bad_request(&error))?;
         let max_wait = max_wait.map_or(WAIT.0, Duration::from_millis).min(WAIT.1);
         let (id, task) = task(&a2a, name).await?;
-        let (status, task) = match at_rest(&a2a, &id, max_wait).await {
+        let (status, task) = match at_rest(&a2a, &id, Instant::now() + max_wait).await {
             Some(Some(task)) => (StatusCode::OK, task),
             Some(None) => return Err(refusal_of(not_found(&id))),
             None => {
@@ -264,16 +289,6 @@ pub(super) async fn wait(
     a2a.answered(HttpPath::A2aTasks, waited.await, dialect)
 }
 
-/// The task once it has ended or waits for its caller, `Some(None)` if there is none; `None` if that takes longer, or
-/// longer than the bridge runs.
-async fn at_rest(a2a: &A2a, id: &str, max_wait: Duration) -> Option<Option<Task>> {
-    tokio::select! {
-        biased;
-        task = timeout(max_wait, a2a.settings.tasks.at_rest(id)) => task.ok(),
-        () = a2a.door.calls.given_up() => None,
-    }
-}
-
 /// `GET /a2a/tasks/{task}/stream`.
 pub(super) async fn follow(
     State(a2a): State<Arc<A2a>>,
@@ -282,6 +297,7 @@ pub(super) async fn follow(
 ) -> Response {
     let admitted = admit(&a2a, &request);
     let budget = a2a.door.client_budget(request.extensions());
+    let dialect = negotiate::dialect(request.headers());
     let last = last_event(request.headers());
     let followed = async {
         let (_charge, share) = admitted?;
@@ -289,25 +305,33 @@ pub(super) async fn follow(
         let (id, _) = task(&a2a, name).await?;
         let tasks = Arc::clone(&a2a.settings.tasks);
         let subscribed = tasks.follow(&id, None);
-        let (first, subscription) = subscribed.ok_or_else(|| refusal_of(not_found(&id)))?;
+        let (current, subscription) = subscribed.ok_or_else(|| refusal_of(not_found(&id)))?;
+        let state = current.status.state;
         let is_known = last.is_some_and(|last| {
-            let now = first.position;
+            let now = current.position;
             (now.partition, now.offset <= last.offset) == (last.partition, true)
         });
-        if is_known && first.status.state.is_terminal() {
+        if is_known && state.is_terminal() {
             // This stops an `EventSource`, which otherwise reconnects for ever. Source: WHATWG HTML section 9.2.
             return Ok(no_content());
         }
         let following = Following {
             tasks,
             events: TaskEvents::new(&a2a.door.calls, subscription),
-            first: Some(first).filter(|_| !is_known),
+            sent: current.position,
+            budget,
+            dialect,
             id,
         };
-        let frames = stream::unfold(Some(following), |following| async move {
+        let first = match is_known {
+            true => None,
+            false => Some(following.first(&current).map_err(refusal_of)?),
+        };
+        let is_over = !is_known && state.is_at_rest();
+        let rest = stream::unfold((!is_over).then_some(following), |following| async move {
             following?.next().await
         });
-        let response = frames_response(frames, budget);
+        let response = charged_response(stream::iter(first).chain(rest));
         Ok(holding(Some(share), response))
     };
     let response = followed.await;
@@ -328,33 +352,61 @@ fn last_event(headers: &HeaderMap) -> Result<Option<Position>, Refusal> {
 struct Following {
     tasks: Arc<Tasks>,
     events: TaskEvents,
-    first: Option<Task>,
+    /// The last event of the task that the client has seen.
+    sent: Position,
+    budget: ClientBudget,
+    /// The dialect of errors.
+    dialect: Dialect,
     id: Text,
 }
 
 // === impl Following ===
 
 impl Following {
-    /// The task after its next change. The stream ends with the last one, or with the bridge: then the client reconnects.
-    async fn next(mut self) -> Option<(Frame, Option<Self>)> {
-        let task = match self.first.take() {
-            Some(task) => task,
-            None => match self.events.next().await.ok()? {
-                Ok(_) => self.tasks.get(&self.id)?,
+    /// The task after its next change, charged. The stream ends with the last one, or with the bridge: then the client
+    /// reconnects.
+    async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
+        let task = self.changed().await?;
+        self.sent = task.position;
+        let event = match door::charged_if_large(&self.budget, self.event(&task)) {
+            Ok(event) => event,
+            Err(failure) => {
+                let last = failed(&failure, self.dialect).text();
+                return Some((self.budget.replace(last), None));
+            }
+        };
+        let goes_on = !task.status.state.is_at_rest();
+        Some((event, goes_on.then_some(self)))
+    }
+
+    /// The task after its next change. Changes that came while the last one was sent are one.
+    async fn changed(&mut self) -> Option<Task> {
+        loop {
+            match self.events.next().await.ok()? {
+                // The last event that was sent shows this change already.
+                Ok(update) if update.position <= self.sent => {}
+                Ok(_) => return self.tasks.get(&self.id),
                 Err(Lagged) => {
                     let (task, again) = self.tasks.follow(&self.id, None)?;
                     self.events.subscription = again;
-                    task
+                    return Some(task);
                 }
-            },
-        };
+            }
+        }
+    }
+
+    /// The first event, charged.
+    fn first(&self, task: &Task) -> Result<Bytes, Failure> {
+        door::charged_large(&self.budget, self.event(task))
+    }
+
+    fn event(&self, task: &Task) -> Bytes {
         let frame = Frame {
             event: None,
             id: Some(task.position.to_string()),
-            data: Bytes::from(task_json(&self.id, &task).to_string()),
+            data: Bytes::from(task_json(&self.id, task).to_string()),
         };
-        let goes_on = !task.status.state.is_at_rest();
-        Some((frame, goes_on.then_some(self)))
+        frame.text()
     }
 }
 
@@ -371,9 +423,11 @@ pub(super) async fn cancel(
         async move {
             let (id, _) = task(&shared, name).await?;
             let params = json!({ "id": id.as_str() }).to_string();
-            let budget = common.budget.clone();
+            let (budget, dialect) = (common.budget.clone(), common.dialect);
             let cancelled = internal::call(&shared, common, "tasks/cancel", &params).await;
-            cancelled.map_err(refusal_of)?;
+            if let Err(failure) = cancelled {
+                return Ok(unsuccessful(failure, dialect));
+            }
             let task = shared.settings.tasks.get(&id);
             let task = task.ok_or_else(|| refusal_of(not_found(&id)))?;
             Ok(document(StatusCode::OK, &task_json(&id, &task), &budget))

@@ -424,9 +424,14 @@ impl ClaimedRequest {
             Ok(response) => self.answer(response, to_caller).await,
             Err(refusal) => {
                 let released = async {
-                    // Nothing was sent, except by the first replica.
-                    if !self.common.is_resumed {
-                        self.results.release(&self.key, &self.call).await;
+                    // Of a resumed request, the first replica has sent the call.
+                    if self.common.is_resumed || self.common.sent_calls.is_handed_off() {
+                        return;
+                    }
+                    // Mostly nothing was sent.
+                    match self.common.sent_calls.is_empty() {
+                        true => self.results.release(&self.key, &self.call).await,
+                        false => self.results.give_up(&self.key, &self.call).await,
                     }
                 };
                 let mut released = pin!(released);
