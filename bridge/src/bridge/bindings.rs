@@ -87,7 +87,7 @@ impl BindingService {
         match self {
             Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
             Self::Workflows(binding) => binding.run(consumer, stop).await,
-            Self::Discovery(binding) => binding.run(consumer, stop).await,
+            Self::Discovery(binding) => Box::pin(binding.run(consumer, stop)).await,
             Self::Agent(binding) => binding.run(consumer, stop).await,
         }
     }

@@ -1,6 +1,7 @@
 //! Copies of events for their destinations.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -15,7 +16,7 @@ use tracing::Instrument as _;
 
 use crate::bus::headers::carries;
 use crate::bus::{BusId, Buses};
-use crate::calls::callid;
+use crate::calls::callid::{self, CallId};
 use crate::names::{Mode, Name};
 use crate::pipeline::adapt::AdaptError;
 use crate::route::{NamedBy, Resolved, RouteError, next_hops};
@@ -101,6 +102,19 @@ pub enum RoutingError {
 /// The reason of the dead letter of an event that has passed too many routes.
 pub(crate) const TOO_MANY_HOPS: &str = "too_many_hops";
 
+// === impl Outgoing ===
+
+impl Outgoing {
+    /// The copy with the call and the expiry time that its event names.
+    fn of_its_call(self, event: &Event) -> Self {
+        Self {
+            call: callid::logged_call_id(event),
+            expires: crate::clock::expiry(event),
+            ..self
+        }
+    }
+}
+
 // === impl RoutingError ===
 
 impl RoutingError {
@@ -140,6 +154,10 @@ pub struct Outbound {
 /// A request whose answer the bridge handles.
 #[derive(Clone, Copy)]
 pub struct TrackedRequest<'a> {
+    /// Its call.
+    pub call: CallId,
+    /// When its caller stops waiting.
+    pub expires: SystemTime,
     /// Restores the request as it was received from the event of the call, for every destination except the one that
     /// answers.
     pub plain: &'a dyn Fn(&Event) -> Result<Event, EventError>,
@@ -304,9 +322,10 @@ impl Outbound {
                 address.topic.as_str(),
             ];
             // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
-            let call = to_answer.and_then(|_| callid::logged_call_id(event));
-            *message_id = Some(match call {
-                Some(call) => Text::concat(&[&copy[..], &["/", &call]].concat()),
+            *message_id = Some(match to_answer {
+                Some(to_answer) => {
+                    Text::concat(&[&copy[..], &["/", &to_answer.call.text()]].concat())
+                }
                 None => Text::concat(&copy),
             });
         }
@@ -319,15 +338,19 @@ impl Outbound {
             (headers.unwrap_or_default(), from.headers),
             (address, named_by),
         )?;
-        outgoing.is_awaited = to_answer.is_some();
-        if to_answer.is_none() {
+        match to_answer {
+            Some(to_answer) => {
+                outgoing.is_awaited = true;
+                outgoing.call = Some(to_answer.call.text());
+                outgoing.expires = Some(to_answer.expires);
+            }
             // The event may contain the id of any call, and its copies must not affect that call.
-            outgoing.call = None;
+            None => outgoing.expires = crate::clock::expiry(event),
         }
         Ok(outgoing)
     }
 
-    /// An event written for a bus.
+    /// An event written for a bus. Its copy belongs to no call, and does not expire.
     fn written(
         &self,
         bus: BusId,
@@ -354,9 +377,9 @@ impl Outbound {
             named_by,
             mode,
             agent: event.extension_text(extension::TARGET_AGENT).cloned(),
-            call: callid::logged_call_id(event),
+            call: None,
             is_awaited: false,
-            expires: crate::clock::expiry(event),
+            expires: None,
             unit: None,
             dead_letter: None,
         })
@@ -374,14 +397,15 @@ impl Outbound {
             *message_id = None;
         }
         let key = original.message.key.clone();
-        self.written(
+        let copy = self.written(
             original.bus,
             event,
             original.mode,
             key,
             (Vec::new(), &[]),
             (address, original.named_by),
-        )
+        )?;
+        Ok(copy.of_its_call(event))
     }
 
     /// An event for the reply address of a requester, with these headers and the kept ones.
@@ -397,7 +421,8 @@ impl Outbound {
     ) -> Result<Outgoing, RoutingError> {
         let key = content_mode::key(event, extension::COLLABORATION_ID);
         let address = (address, NamedBy::Event);
-        self.written(bus, event, Mode::Binary, key, headers, address)
+        let copy = self.written(bus, event, Mode::Binary, key, headers, address)?;
+        Ok(copy.of_its_call(event))
     }
 
     fn bus(&self, name: &Name) -> Result<BusId, RoutingError> {
@@ -417,8 +442,9 @@ impl Outbound {
                 "find the transport",
             ));
         };
-        bus.transport
-            .send(&outgoing.address, &outgoing.message)
+        // In its place: the future of a transport is large, and `Instrument` would move it twice.
+        let sending = pin!(bus.transport.send(&outgoing.address, &outgoing.message));
+        sending
             .instrument(stage::publish(&outgoing.address.topic))
             .await
     }

@@ -372,13 +372,6 @@ impl Answer {
             Ok(part) => {
                 self.calls.metrics.call_parts.inc();
                 self.consumed += 1;
-                self.timeout = self.part_timeout;
-                let next = if std::mem::take(&mut self.is_asking) {
-                    self.calls.limits.question_timeout
-                } else {
-                    self.timeout
-                };
-                self.deadline = self.deadline.max(Instant::now() + next);
                 if part.last {
                     // Whoever handed over the last part has noted that the call has ended.
                     match self.reads_log {
@@ -391,6 +384,7 @@ impl Answer {
                         self.sent_calls.iter().for_each(SentCalls::take_back);
                     }
                 } else {
+                    self.extend_deadline();
                     self.cancel.note_part(&part.body);
                 }
                 Ok(part)
@@ -405,6 +399,17 @@ impl Answer {
             }
             Err(error) => Err(self.fail(error)),
         })
+    }
+
+    /// The deadline for the part after one that the caller has received.
+    fn extend_deadline(&mut self) {
+        self.timeout = self.part_timeout;
+        let next = if std::mem::take(&mut self.is_asking) {
+            self.calls.limits.question_timeout
+        } else {
+            self.timeout
+        };
+        self.deadline = self.deadline.max(Instant::now() + next);
     }
 
     async fn receive(&mut self, until: Option<Instant>) -> Result<Part, CallError> {

@@ -122,6 +122,11 @@ impl CallId {
         base32(self.0)
     }
 
+    /// Its 128 bits.
+    pub(crate) fn bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
     /// The replica that made the call.
     #[must_use]
     pub fn replica(self) -> Replica {
@@ -225,22 +230,27 @@ const DIGITS: [u8; 256] = {
 };
 const NOT_BASE32: u8 = 0xff;
 
+/// Whether a text is the text form of 128 bits. The two lowest bits of its last character belong to no byte.
+fn is_base32(text: &str) -> bool {
+    let digit = |character: &u8| DIGITS[usize::from(*character)];
+    let digits = text.as_bytes().iter().map(digit);
+    let (seen, last) = digits.fold((0, 0), |(seen, _), digit| (seen | digit, digit));
+    text.len() == CALL_ID_CHARS && seen < 32 && last & 3 == 0
+}
+
 fn read_base32(text: &str) -> Option<u128> {
-    if text.len() != CALL_ID_CHARS {
+    if !is_base32(text) {
         return None;
     }
-    // Words of 60, 60 and 10 bits, of which the lowest two belong to no byte.
-    let (mut words, mut seen) = ([0_u64; CALL_ID_CHARS.div_ceil(WORD)], 0);
+    // Words of 60, 60 and 10 bits.
+    let mut words = [0_u64; CALL_ID_CHARS.div_ceil(WORD)];
     for (word, characters) in words.iter_mut().zip(text.as_bytes().chunks(WORD)) {
         for character in characters {
-            let digit = DIGITS[usize::from(*character)];
-            seen |= digit;
-            *word = *word << 5 | u64::from(digit);
+            *word = *word << 5 | u64::from(DIGITS[usize::from(*character)]);
         }
     }
     let [high, middle, low] = words.map(u128::from);
-    let is_base32 = seen < 32 && low & 3 == 0;
-    is_base32.then_some(high << 68 | middle << 8 | low >> 2)
+    Some(high << 68 | middle << 8 | low >> 2)
 }
 
 // === impl ReplyToken ===
@@ -315,9 +325,9 @@ pub fn logged_call_id(event: &Event) -> Option<Text> {
 
 /// Removes the token from a reply id. Other text is returned unchanged.
 pub(crate) fn without_token(text: &Text) -> Text {
-    match text.parse() {
-        Ok(ReplyId { token: Some(_), .. }) => text.get(..CALL_ID_CHARS).unwrap_or(text).into(),
-        Ok(ReplyId { token: None, .. }) | Err(NotACallId) => text.clone(),
+    match text.split_at_checked(CALL_ID_CHARS) {
+        Some((call, token)) if is_base32(call) && is_base32(token) => call.into(),
+        _ => text.clone(),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, RpcBody, splice};
@@ -40,6 +40,8 @@ pub(crate) struct Exchange {
     pub(crate) original: Original,
     /// The request with the call id, for the agent that answers.
     pub(crate) event: Event,
+    /// When its caller stops waiting.
+    expires: SystemTime,
     /// The fingerprint of the request as that agent receives it; set by routing.
     fingerprint: OnceCell<Fingerprint>,
     form: Form,
@@ -222,7 +224,8 @@ impl Calls {
         let timeout = self.timeout_for(requested);
         let stream_timeout = requested.map_or(self.limits.stream_timeout, |_| timeout);
         let original = Original::of(&event);
-        let expiry = Text::from(Time::from(clock::now() + timeout.saturating_sub(waited)));
+        let expires = clock::now() + timeout.saturating_sub(waited);
+        let expiry = Text::from(Time::from(expires));
         let target = event.extension_text(extension::TARGET_AGENT);
         let reply_id = self.tokens.reply_id(call, target, &expiry);
         let id = reply_id.text();
@@ -257,6 +260,7 @@ impl Calls {
             id: reply_id,
             original,
             event,
+            expires,
             fingerprint: OnceCell::new(),
             form,
             dialect,
@@ -386,6 +390,7 @@ impl Calls {
             id,
             original,
             event,
+            expires,
             fingerprint,
             ..
         } = exchange;
@@ -394,6 +399,8 @@ impl Calls {
             self.channels.stamp(*id, bus, event, address)
         };
         let to_answer = TrackedRequest {
+            call: id.call,
+            expires: *expires,
             plain: &|event| original.restore(event),
             stamp: &stamp,
         };

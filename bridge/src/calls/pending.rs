@@ -367,7 +367,9 @@ impl PendingCalls {
             Ok(()) => Ok(parts),
             Err(BudgetExhausted) => Err(CallError::AnswerDropped),
         });
-        progress.note_missing(Instant::now());
+        if progress.fold.is_some() {
+            progress.note_missing(Instant::now());
+        }
         if progress.missing.is_none() && rendered.as_ref().is_ok_and(Parts::is_empty) {
             return HandOver::Over;
         }

@@ -130,7 +130,7 @@ pub(super) async fn serve(
             let admitted = Box::pin(admit_request(
                 door,
                 endpoint,
-                (call, caller.clone()),
+                (call, caller.clone(), arrived),
                 request,
             ));
             let served = match admitted.await {
@@ -166,13 +166,13 @@ pub(super) async fn serve(
 async fn admit_request(
     door: &Door,
     endpoint: Endpoint,
-    (call, caller): (CallId, Text),
+    (call, caller, arrived): (CallId, Text, Instant),
     request: Request<Body>,
 ) -> Result<(Box<AdmittedRequest>, Charge), Refusal> {
     let budget = door.client_budget(request.extensions());
     let charge = door.check_in_with(&request, &budget)?;
     let (head, body) = request.into_parts();
-    let common = read_head(door, endpoint, (call, caller, budget), &head)?;
+    let common = read_head(door, endpoint, (call, caller, arrived, budget), &head)?;
     let body = door.read_body(&head.headers, body, &common.budget).await?;
     Ok((Box::new(AdmittedRequest { common, head, body }), charge))
 }
@@ -274,7 +274,7 @@ pub(super) fn check_amplification(
 fn read_head(
     door: &Door,
     endpoint: Endpoint,
-    (call, caller, budget): (CallId, Text, ClientBudget),
+    (call, caller, arrived, budget): (CallId, Text, Instant, ClientBudget),
     head: &request::Parts,
 ) -> Result<Common, Refusal> {
     // Web pages of other sites, also those whose DNS name points here, must not use their visitors' position in the
@@ -313,7 +313,7 @@ fn read_head(
         headers: door.passed.of_request(&head.headers),
         budget,
         timeout,
-        arrived: Instant::now(),
+        arrived,
         accepts,
         dialect: negotiate::dialect_of(&hint),
         hint,

@@ -11,11 +11,16 @@ use crate::calls::failure::{Failure, Recipient, SOON};
 /// How long a caller should wait before it retries while the bridge is shutting down, in seconds.
 pub(crate) const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
+/// How many headers nearly every response has room for.
+const MAX_HEADERS: usize = 12;
+
 /// A JSON document.
 pub(crate) fn json_response(status: StatusCode, body: Bytes) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
+    // The doors add more, and a map that grows hashes its names again.
+    headers.reserve(MAX_HEADERS);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -209,7 +209,7 @@ impl Lane {
     }
 
     /// The next delivery for the target of the group's cursor. If there is none, the cursor is no longer ready.
-    pub(super) fn next_for(&mut self, group: u64, now: Instant) -> Next {
+    pub(super) fn next_for(&mut self, group: u64) -> Next {
         let (first, end) = (self.first, self.end());
         let Some(cursor) = self.cursors.iter_mut().find(|cursor| cursor.group == group) else {
             return Next::Nothing;
@@ -226,7 +226,7 @@ impl Lane {
                 cursor.place = CursorState::Idle;
                 Next::Nothing
             }
-            Some((offset, entry)) => match entry.not_before.filter(|due| *due > now) {
+            Some((offset, entry)) => match entry.not_before.filter(|due| *due > Instant::now()) {
                 Some(due) => {
                     cursor.place = CursorState::Held;
                     Next::HeldUntil(due)

@@ -2,8 +2,6 @@
 
 use std::sync::Weak;
 
-use tokio::time::Instant;
-
 use super::group::{Member, MemberId};
 use super::{OutstandingDelivery, State, Store, stale};
 use crate::delivery::{Acknowledger, Delivery, Outcome, Settle};
@@ -147,7 +145,7 @@ impl State {
         }) else {
             return DispatchResult::Done;
         };
-        let (offset, size) = match lane.next_for(seat.group, Instant::now()) {
+        let (offset, size) = match lane.next_for(seat.group) {
             Next::Nothing => {
                 member.pop_ready();
                 return DispatchResult::More;
