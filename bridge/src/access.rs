@@ -267,13 +267,12 @@ fn literal_prefix(pattern: &Pattern) -> &str {
 
 impl Access {
     /// Whether it reads the topics of a binding.
+    #[cfg(feature = "nats")]
     pub(crate) fn is_binding(&self) -> bool {
-        match &self.operation {
-            Operation::Read { .. } => true,
-            #[cfg(feature = "nats")]
-            Operation::Durable { .. } => true,
-            Operation::Write(_) | Operation::Replies(_) | Operation::State { .. } => false,
-        }
+        matches!(
+            self.operation,
+            Operation::Read { .. } | Operation::Durable { .. }
+        )
     }
 
     /// The location of the log, if this is a log of the state.

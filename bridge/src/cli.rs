@@ -44,7 +44,7 @@ use self::output::{Closed, complain_line};
   0  success
   1  failure: a refused payload, an invalid configuration, a failed call
   2  wrong usage of the command
-  130  `serve` after a second signal
+  130  `serve` or `attach` after a second signal
 
 Errors go to standard error, one line each. `a2abus COMMAND --help` shows examples."
 )]

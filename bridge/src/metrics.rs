@@ -544,7 +544,7 @@ const DROPPED: Definition = Definition {
     name: "a2abus_dropped_total",
     unit: "messages",
     labels: &["binding", "reason"],
-    help: "Messages that were acknowledged without being published anywhere.",
+    help: "Messages and answers that ended without being delivered, by reason.",
 };
 const OVERRULED: Definition = Definition {
     name: "a2abus_attributes_overruled_total",
@@ -580,7 +580,7 @@ const SOURCE_LAG: Definition = Definition {
     name: "a2abus_source_lag",
     unit: "messages",
     labels: &["binding"],
-    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer.",
+    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer. Over several replicas, add the values on Kafka (sum), and take the largest on JetStream (max).",
 };
 const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",
@@ -682,7 +682,7 @@ const HTTP_REQUESTS: Definition = Definition {
     name: "a2abus_http_requests_total",
     unit: "requests",
     labels: &["path", "status"],
-    help: "HTTP requests answered by the HTTP listener for callers.",
+    help: "HTTP requests answered by the HTTP listener for callers. `path` is a path such as `/rpc/{agent}`, or `a2a rest`, `agent cards`, `/api` (all paths below it), `/health` or `other`.",
 };
 const HELD_BYTES: Definition = Definition {
     name: "a2abus_held_bytes",
@@ -701,7 +701,7 @@ const FOLLOWED_LOST: Definition = Definition {
     name: "a2abus_followed_calls_dropped_total",
     unit: "calls",
     labels: &[],
-    help: "Calls of other replicas whose answers this replica no longer follows, because it lost their bus, the number of partitions of the reply topic changed, memory ran short, or an E2A record was missing.",
+    help: "Calls of other replicas whose answers this replica no longer follows, because it lost their bus, the number of partitions of the reply topic changed, memory ran short, an E2A record was missing, or the log refused a part.",
 };
 
 const BUDGET_REFUSED: Definition = Definition {
@@ -714,13 +714,13 @@ const CONNECTIONS: Definition = Definition {
     name: "a2abus_http_connections",
     unit: "connections",
     labels: &["door"],
-    help: "Open connections of HTTP clients.",
+    help: "Open connections of HTTP clients. `door` is the listener: `http` or `admin`.",
 };
 const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",
     unit: "connections",
     labels: &["door", "why"],
-    help: "Connections that the bridge closed, by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or for what the client sent: `head_too_large`, `malformed`, `flood`.",
+    help: "Connections that the bridge closed, by listener (`door`: `http` or `admin`) and by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or for what the client sent: `head_too_large`, `malformed`, `flood`.",
 };
 const BUILD_INFO: Definition = Definition {
     name: "a2abus_build_info",

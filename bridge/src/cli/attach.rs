@@ -35,7 +35,7 @@ Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes e
 A bridge that reads the topic of --announce with `role: discovery` finds the agent; \
 any other bridge needs a route, such as `agents.NAME.to`, to call it. With -c it uses the transports of the file, and the state if that is on the bus; \
 the file's bindings, other agents and listeners are not started. Without such a state, the record of \
-completed requests is lost when the process ends. On Kafka the topic must exist."
+completed requests is lost when the process ends. On Kafka the topics of --topic and --announce must exist."
 )]
 pub(crate) struct AttachArgs {
     /// The name of the agent.
@@ -88,8 +88,8 @@ pub(crate) struct AttachArgs {
     /// Do not announce the agent; other bridges then have to list it.
     #[arg(long)]
     no_announce: bool,
-    /// Maximum number of concurrent calls. With 1, a server may also send requests to the client of the call that
-    /// do not arrive on the response of a call (a program: any request).
+    /// Maximum number of concurrent calls. Only with 1 does the bridge know whose call a question of the server belongs
+    /// to, unless an HTTP server sends the question on the response of that call.
     #[arg(long, value_name = "CALLS")]
     concurrency: Option<u32>,
 }

@@ -165,16 +165,21 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal to stop. Requests a reload for each SIGHUP. Cancel-safe.
+    /// Waits for a signal to stop. Requests a reload for each SIGHUP, if the configuration is in a file. Cancel-safe.
     async fn stop_signal(&mut self, reloads: Option<&Reloads>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => {
-                    tracing::info!("SIGHUP: reading the configuration again");
-                    reloads.inspect(|reloads| reloads.request());
-                }
+                _ = self.hangup.recv() => match reloads {
+                    Some(reloads) => {
+                        tracing::info!("SIGHUP: reading the configuration again");
+                        reloads.request();
+                    }
+                    None => tracing::info!(
+                        "SIGHUP is ignored: this process has no configuration file that it reads again"
+                    ),
+                },
             }
         }
     }

@@ -76,11 +76,10 @@ pub struct BindingConfig {
     /// Where messages that cannot be delivered are stored.
     #[serde(default)]
     pub dead_letter: DeadLetterConfig,
-    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Blocked Kafka
-    /// partitions, of which nothing can be delivered, may hold as much again; the other partitions continue. The
-    /// waiting requests of one agent hold at most a quarter of it, all waiting requests at most three quarters; a
-    /// request above that gets the error `exhausted` at once. A single request that is larger than the quarter may wait
-    /// if it is the only one of its agent.
+    /// Maximum number of bytes received and not yet acknowledged; at the limit the source is paused. Kafka partitions
+    /// whose messages cannot be delivered are paused, do not stop the others, and may hold the same amount in addition.
+    /// Waiting requests may use three quarters of it, those for one agent a quarter (a single larger request may still
+    /// wait); a request above that gets the error `exhausted` at once.
     ///
     /// Wrong: too small slows the binding down; too large costs memory. At least `limits.max_bytes`.
     #[serde(default = "default_budget_bytes")]
@@ -209,7 +208,9 @@ pub enum OnUnknown {
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterConfig {
     /// The topic. On NATS, dead letters are stored in JetStream: create a stream that includes this subject. Exception:
-    /// bindings that read core NATS publish their dead letters at most once; without such a stream they are lost.
+    /// bindings that read core NATS publish their dead letters at most once; without such a stream they are lost. On
+    /// Kafka the bridge creates a missing topic when it starts, with one partition and the broker's default retention
+    /// and replicas.
     ///
     /// Wrong: while the topic cannot be written, the binding is paused; no dead letter is dropped.
     #[serde(default = "default_dead_letter_topic")]

@@ -17,7 +17,9 @@ use crate::names::Pattern;
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CallsConfig {
-    /// Whether this bridge makes calls for HTTP clients and its command line.
+    /// Whether this bridge makes calls: for HTTP clients, and for requests on the bus. If `false`, calls over HTTP are
+    /// refused, and a request on the bus is routed with the reply address of its sender: the agent answers there
+    /// directly, and the bridge sends no errors, cancels or converted answers.
     pub enabled: bool,
     /// Where answers arrive. On Kafka a topic; on NATS and in memory, subjects below it,
     /// `<reply_topic>.<replica>.<callid>`, so on NATS the bridge needs permission to subscribe to `<reply_topic>.>`,
@@ -157,7 +159,8 @@ pub struct HttpConfig {
     pub max_connections_per_client: Option<u32>,
     /// The names, without a port, that clients may send in `Host`. IP addresses and `localhost` are always accepted;
     /// any other name is refused with 421, so that no web page can reach this listener through its own DNS name (DNS
-    /// rebinding). `*` accepts any name; there are no other wildcards.
+    /// rebinding). `*` accepts any name (with `agents` or `registry.enabled`, `a2a.public_url` is then required); there
+    /// are no other wildcards.
     ///
     /// Wrong: clients that use an unlisted name are refused; `*` lets web pages of other sites send requests.
     #[schemars(inner(length(min = 1, max = 256), regex(pattern = r"^(\*|[A-Za-z0-9._-]+)$")))]

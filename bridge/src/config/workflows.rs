@@ -56,10 +56,11 @@ pub struct WorkflowsConfig {
     /// runaway workflow.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
-    /// Memory limit for the data model of an execution, and separately for its results. In-memory size: small objects
-    /// take about five times their JSON size.
+    /// Memory limit for the data model of an execution, separately for its results, and separately for the failures after
+    /// which it continues. In-memory size: small objects take about five times their JSON size.
     ///
-    /// Wrong: too small: large API responses cannot be processed. Each execution may use twice this amount of memory.
+    /// Wrong: too small: large API responses cannot be processed. Each execution may use three times this amount of
+    /// memory.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub max_model_bytes: AsText<ByteSize>,
     /// The directory to which StoreData writes files, with a subdirectory for each agent. Without it the storage `file`

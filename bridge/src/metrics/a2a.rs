@@ -75,7 +75,7 @@ const REQUESTS: Definition = Definition {
     name: "a2abus_a2a_requests_total",
     unit: "requests",
     labels: &["method", "version", "binding", "outcome"],
-    help: "Requests of A2A clients: `send`, `get` and so on, with `ok` or the reason of the refusal. A stream counts when it begins.",
+    help: "Requests of A2A clients: `send`, `get` and so on, with `ok` or the reason of the refusal. `binding` is the protocol binding of A2A (`jsonrpc`, `http+json`), not one of the configuration; `version` is `1.0`, `0.3` or `jaf`. A stream counts when it begins.",
 };
 const STARTED: Definition = Definition {
     name: "a2abus_tasks_started_total",
@@ -87,7 +87,7 @@ const ENDED: Definition = Definition {
     name: "a2abus_tasks_ended_total",
     unit: "tasks",
     labels: &["state"],
-    help: "Tasks that this replica ended, by their last state.",
+    help: "Tasks that this replica ended, by their last state (`state`), such as `completed`.",
 };
 const DELIVERIES: Definition = Definition {
     name: "a2abus_push_deliveries_total",

@@ -824,8 +824,24 @@ fn attach_says_how_to_keep_its_state() {
     assert!(warnings.is_empty(), "{warnings:?}");
 }
 
-/// The warnings that `a2abus attach` logs before it starts, with a transport of this type and more configuration.
-fn warnings_of_attach(directory: &Path, transport: &str, more: &str) -> Vec<String> {
+#[test]
+fn attach_says_that_it_ignores_a_hangup() {
+    let directory = TempDir::new().unwrap();
+    let (mut child, mut lines) = attach(directory.path(), "memory", "");
+    assert!(lines.any(|line| line.contains("started")));
+    kill(&child, "HUP");
+    let line = lines.find(|line| line.contains("SIGHUP")).unwrap();
+    assert!(line.contains("SIGHUP is ignored"), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// `a2abus attach` with a transport of this type and more configuration, and the lines that it logs.
+fn attach(
+    directory: &Path,
+    transport: &str,
+    more: &str,
+) -> (Child, impl Iterator<Item = String> + use<>) {
     let file = directory.join("a2abus.yaml");
     let config = format!("transports: {{ local: {{ type: {transport} }} }}\n{more}");
     std::fs::write(&file, config).unwrap();
@@ -838,7 +854,12 @@ fn warnings_of_attach(directory: &Path, transport: &str, more: &str) -> Vec<Stri
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut lines = lines.map_while(Result::ok);
+    (child, lines.map_while(Result::ok))
+}
+
+/// The warnings that `a2abus attach` logs before it starts, with a transport of this type and more configuration.
+fn warnings_of_attach(directory: &Path, transport: &str, more: &str) -> Vec<String> {
+    let (mut child, mut lines) = attach(directory, transport, more);
     let before = lines.by_ref().take_while(|line| !line.contains("started"));
     let warnings = before.filter(|line| line.contains("WARN")).collect();
     child.kill().unwrap();

@@ -50,9 +50,6 @@ enum TestResult {
 pub(crate) struct Rights {
     transport: String,
     pub(crate) lines: Vec<String>,
-    /// Whether agents may send requests on this bus, and name the topics for the answers.
-    #[serde(skip)]
-    is_read: bool,
 }
 
 /// The tests of one transport.
@@ -129,7 +126,6 @@ impl Rights {
         Self {
             transport: name.to_string(),
             lines,
-            is_read: uses.iter().any(Access::is_binding),
         }
     }
 
@@ -138,11 +134,6 @@ impl Rights {
         let name = &self.transport;
         let mut lines = vec![format!("# permissions that the bridge needs on {name}:")];
         lines.extend(self.lines.iter().cloned());
-        if self.is_read {
-            lines.push(format!(
-                "# If agents send requests on {name}: also allow the bridge to write to other topics that they name for answers, such as their inboxes."
-            ));
-        }
         lines
     }
 }
