@@ -121,7 +121,7 @@ pub struct KafkaSasl {
     /// The user.
     #[schemars(length(min = 1))]
     pub username: String,
-    /// The password.
+    /// The password. Restart the bridge after you change it: a client keeps the password that it was created with.
     pub password: Secret,
     /// Allow `PLAIN` without TLS.
     ///

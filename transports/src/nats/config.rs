@@ -108,7 +108,8 @@ pub struct NatsTls {
     pub first: bool,
 }
 
-/// How to log in: exactly one of user and password, token, credentials file, or nkey.
+/// How to log in: exactly one of user and password, token, credentials file, or nkey. A password or token is read for
+/// each connection. After a change of the credentials file or the nkey, restart the bridge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "AuthKeys", into = "AuthKeys")]
 pub enum NatsAuth {
