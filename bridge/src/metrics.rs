@@ -544,7 +544,7 @@ const DROPPED: Definition = Definition {
     name: "a2abus_dropped_total",
     unit: "messages",
     labels: &["binding", "reason"],
-    help: "Messages and answers that ended without being delivered, by reason.",
+    help: "Messages and answers that were not delivered, by reason.",
 };
 const OVERRULED: Definition = Definition {
     name: "a2abus_attributes_overruled_total",
@@ -580,7 +580,7 @@ const SOURCE_LAG: Definition = Definition {
     name: "a2abus_source_lag",
     unit: "messages",
     labels: &["binding"],
-    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer. Over several replicas, add the values on Kafka (sum), and take the largest on JetStream (max).",
+    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer. Across replicas, add the values on Kafka (sum), and take the largest on JetStream (max).",
 };
 const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",
@@ -720,7 +720,7 @@ const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",
     unit: "connections",
     labels: &["door", "why"],
-    help: "Connections that the bridge closed, by listener (`door`: `http` or `admin`) and by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or for what the client sent: `head_too_large`, `malformed`, `flood`.",
+    help: "Connections that the bridge closed, by listener (`door`: `http` or `admin`) and by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or because of what the client sent: `head_too_large`, `malformed`, `flood`.",
 };
 const BUILD_INFO: Definition = Definition {
     name: "a2abus_build_info",

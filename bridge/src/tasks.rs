@@ -25,7 +25,7 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 use tracing::Level;
 
@@ -119,6 +119,10 @@ pub(crate) struct Subscription {
     following: Following,
 }
 
+/// How long the last event of a task may take when the bridge shuts down.
+pub(crate) const LAST_EVENTS_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long it may take while this replica records it. The door stays open that long, unless the grace period is short.
+const LAST_RECORDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest interval between searches for tasks without an owner.
 const MAX_ORPHAN_INTERVAL: Duration = Duration::from_secs(30);
 /// How much longer than a call its task may run.
@@ -397,7 +401,7 @@ impl Tasks {
         read.map_err(behind)?
     }
 
-    /// What `read` finds of a task, also if this replica has to read the log again first.
+    /// What `read` finds of a task, even if this replica has to read the log again first.
     async fn reread_if_none<T>(&self, read: impl Fn() -> Option<T>) -> Option<T> {
         if let Some(found) = read() {
             return Some(found);
@@ -430,11 +434,11 @@ impl Tasks {
     }
 
     /// How many parts of the answer to a call a task has recorded; all of them once it has ended, or if that is no longer
-    /// known. `None` if there is no such task.
-    pub(crate) fn parts_from(&self, id: &str, call: &str) -> Option<usize> {
+    /// known. The call began at `began`, in milliseconds since 1970. `None` if there is no such task.
+    pub(crate) fn parts_from(&self, id: &str, call: &str, began: u64) -> Option<usize> {
         self.view.read(|tasks| {
             let task = tasks.get(id)?;
-            if task.status.state.is_terminal() || task.may_have_forgotten(call) {
+            if task.status.state.is_terminal() || task.may_have_forgotten(call, began) {
                 return Some(usize::MAX);
             }
             Some(task.parts_of(call))
@@ -492,6 +496,21 @@ impl Tasks {
     /// Waits until the task has ended or waits for its caller.
     pub(crate) async fn at_rest(&self, id: &str) -> Option<Task> {
         self.until(id, State::is_at_rest).await
+    }
+
+    /// Waits the same way when the bridge shuts down, at most until this time. A task that ends with the bridge ends
+    /// very soon, or when the log has what this replica still records of its answer. `None` if that does not happen.
+    pub(crate) async fn at_rest_soon(&self, id: &str, until: Instant) -> Option<Option<Task>> {
+        let last = until.min(Instant::now() + LAST_RECORDS_TIMEOUT);
+        loop {
+            let soon = last.min(Instant::now() + LAST_EVENTS_TIMEOUT);
+            if let Ok(task) = timeout_at(soon, self.at_rest(id)).await {
+                return Some(task);
+            }
+            if soon == last || self.calls.held_by(&id.into()) == 0 {
+                return None;
+            }
+        }
     }
 
     /// Waits until the task has ended.
@@ -881,9 +900,9 @@ impl Tasks {
         self.record(id, Event::Status(status)).await
     }
 
-    /// Records why a message was refused, or not answered: with the first origin as a message of the history, if the agent
-    /// works on another message or has asked for input meanwhile, and otherwise with the second one as the state of the
-    /// task.
+    /// Records why a message was refused, or not answered: with the first origin as a message of the history, if the
+    /// agent works on another message or has meanwhile asked for input; otherwise with the second origin as the state
+    /// of the task.
     async fn record_unanswered(
         &self,
         (message, before): (&mut Driven, Option<State>),
@@ -898,8 +917,8 @@ impl Tasks {
         if state.is_none() {
             let message = why.clone();
             self.record(id, Event::Said { message }.from(said)).await?;
-            // Of messages that end at several replicas at the same moment, one is the last in the log: its replica now
-            // sees that all others have ended.
+            // If messages end at several replicas at the same moment, one of them is the last in the log: its replica
+            // now sees that all others have ended.
             state = after().flatten().filter(|_| !self.is_at_rest(id));
         }
         let Some(state) = state else {
@@ -1183,7 +1202,7 @@ impl AgentError {
 // === impl Taken ===
 
 impl Taken {
-    /// What a part means that is the last one, or not.
+    /// What a part means, depending on whether it is the last one.
     fn of(last: bool) -> Self {
         if last { Self::End } else { Self::More }
     }
@@ -1307,6 +1326,7 @@ impl Task {
 mod tests {
     use bytes::Bytes;
     use futures_util::FutureExt as _;
+    use tokio::time::sleep_until;
 
     use super::*;
     use crate::state::{MemoryLog, ViewOptions, ViewTask};
@@ -1516,6 +1536,30 @@ mod tests {
         for (id, expected) in [("theirs", State::Failed), ("ours", State::Submitted)] {
             assert_eq!(tasks.get(id).unwrap().status.state, expected, "{id}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_whose_answer_is_still_being_recorded_ends_at_the_end_of_the_bridge() {
+        let (tasks, _view) = tasks();
+        for (id, expected) in [("theirs", None), ("ours", Some(State::Completed))] {
+            begin(&tasks, id).await;
+            let _call = expected.map(|_| tasks.calls.take(&id.into()));
+            let until = Instant::now() + Duration::from_secs(60);
+            let recording = async {
+                // The log is slow.
+                sleep_until(Instant::now() + 3 * LAST_EVENTS_TIMEOUT).await;
+                let completed = Event::Status(Status::now(State::Completed, None));
+                tasks.record_for_caller(id, &completed).await.unwrap();
+            };
+            let (found, ()) = tokio::join!(tasks.at_rest_soon(id, until), recording);
+            let state = found.map(|task| task.unwrap().status.state);
+            assert_eq!(state, expected, "{id}");
+        }
+        let _call = tasks.calls.take(&"silent".into());
+        begin(&tasks, "silent").await;
+        let until = Instant::now() + Duration::from_secs(60);
+        assert!(tasks.at_rest_soon("silent", until).await.is_none());
+        assert!(Instant::now() < until, "it does not wait for ever");
     }
 
     #[tokio::test]

@@ -359,8 +359,8 @@ impl Workflows {
         self.ask(agent, running.ended()).await.flatten()
     }
 
-    /// Runs a query that may take long on the threads of the executor, as long as somebody waits for it; `None` when the
-    /// bridge is shutting down.
+    /// Runs a query on the threads of the executor, because it may take a long time. It ends when nobody waits for it
+    /// any more; `None` when the bridge is shutting down.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         agent: &Agent,

@@ -359,8 +359,8 @@ impl Archive {
         Ok(())
     }
 
-    /// The change that writes a record without its values, if it has any; and its size then. A record that cannot be
-    /// read is removed, because the others could not be reduced otherwise.
+    /// The change that writes a record without its values, if it has any; and its size afterwards. A record that cannot
+    /// be read is removed, because otherwise the others could not be reduced.
     async fn reduced(
         &self,
         agent: &Text,

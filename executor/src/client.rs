@@ -38,7 +38,7 @@ pub struct Client {
     failures: FailureLog,
 }
 
-/// Logs why requests have no response. Agents and their peers can cause any number of such failures.
+/// Logs why requests got no response. Agents and their peers can cause any number of such failures.
 #[derive(Default)]
 struct FailureLog(Mutex<LastLine>);
 
@@ -169,7 +169,9 @@ impl Client {
             self.failures.note(&host, innermost(&error));
             reason(&error)
         })?;
-        read(response, max).await
+        read(response, max)
+            .await
+            .map_err(|unread| unread.reason(&self.failures, &host))
     }
 }
 
@@ -210,7 +212,7 @@ impl FailureLog {
         last.written = Some(Instant::now());
         let suppressed = std::mem::take(&mut last.suppressed);
         drop(last);
-        tracing::warn!(host, %cause, suppressed, "an HTTP request has no response");
+        tracing::warn!(host, %cause, suppressed, "an HTTP request got no response");
     }
 }
 
@@ -232,7 +234,8 @@ fn tls(certificates: &[Vec<u8>]) -> Result<ClientConfig, ClientError> {
         }
     }
     if roots.is_empty() {
-        tracing::warn!(errors = ?found.errors, "no certificate authority was found: no HTTPS server is trusted");
+        // Only some clients use HTTPS, and a request that fails for this logs its own reason.
+        tracing::info!(errors = ?found.errors, "no certificate authority was found: no HTTPS server is trusted");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -304,7 +307,27 @@ fn innermost<'e>(error: &'e (dyn std::error::Error + 'static)) -> &'e dyn std::e
 
 // === answers ===
 
-async fn read(response: Response<Incoming>, max: usize) -> Result<HttpResponse, HttpError> {
+/// Why a response cannot be read.
+enum Unread {
+    TooLarge,
+    Broken(hyper::Error),
+}
+
+// === impl Unread ===
+
+impl Unread {
+    fn reason(self, failures: &FailureLog, host: &str) -> HttpError {
+        match self {
+            Self::TooLarge => HttpError::TooLarge,
+            Self::Broken(error) => {
+                failures.note(host, innermost(&error));
+                HttpError::Broken
+            }
+        }
+    }
+}
+
+async fn read(response: Response<Incoming>, max: usize) -> Result<HttpResponse, Unread> {
     let (head, body) = response.into_parts();
     let body = if max == 0 {
         // It may never end.
@@ -312,7 +335,7 @@ async fn read(response: Response<Incoming>, max: usize) -> Result<HttpResponse, 
         Bytes::new()
     } else if head.status.is_success() {
         if announced(&head.headers).is_some_and(|bytes| bytes > max as u64) {
-            return Err(HttpError::TooLarge);
+            return Err(Unread::TooLarge);
         }
         read_body(body, max, OversizePolicy::Refuse).await?
     } else {
@@ -344,17 +367,17 @@ async fn read_body(
     mut body: Incoming,
     max: usize,
     when_larger: OversizePolicy,
-) -> Result<Bytes, HttpError> {
+) -> Result<Bytes, Unread> {
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| HttpError::Broken)?;
+        let frame = frame.map_err(Unread::Broken)?;
         let Ok(mut chunk) = frame.into_data() else {
             continue;
         };
         let room = max - read.len();
         if chunk.len() > room {
             match when_larger {
-                OversizePolicy::Refuse => return Err(HttpError::TooLarge),
+                OversizePolicy::Refuse => return Err(Unread::TooLarge),
                 OversizePolicy::Cut => {
                     chunk.truncate(room);
                     read.extend_from_slice(&chunk);

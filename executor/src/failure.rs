@@ -100,7 +100,7 @@ impl FailureCode {
             Self::InvalidResponse => "call an endpoint that answers with JSON or text",
             Self::ResponseTooLarge => "ask for a smaller page of the data",
             Self::HttpStatus => "see statusCode and response in details",
-            Self::ConnectionFailed => "try again later; the operator finds the cause in the log",
+            Self::ConnectionFailed => "try again later; the operator's log shows the cause",
             Self::RedirectNotFollowed => "call the redirect target directly",
             Self::LimitExceeded => "process less data, or split the work into several workflows",
             Self::RateLimited => "wait for retry_after seconds and try again",

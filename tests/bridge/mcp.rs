@@ -647,6 +647,8 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
         json!(2),
         json!(format!("{}.{own}", &reply_id[..26])),
         json!(format!("{reply_id}.!")),
+        // Base64 of something that is not an id.
+        json!(format!("{reply_id}.fQ")),
     ] {
         assert_eq!(
             answer_with(forged.clone()).await.unwrap().status(),

@@ -7,8 +7,8 @@ use std::time::SystemTime;
 
 use a2abus_plugin::{Event, EventError, Text, extension};
 use a2abus_transports::{
-    Address, Confirmation, Guarantee, Header, Message, Origin, Transport as _, TransportError,
-    TransportErrorKind, content_mode,
+    Address, Confirmation, Guarantee, Header, Message, Origin, Topic, Transport as _,
+    TransportError, TransportErrorKind, content_mode,
 };
 use arc_swap::Guard;
 use bytes::Bytes;
@@ -296,38 +296,9 @@ impl Outbound {
     ) -> Result<Outgoing, RoutingError> {
         let bus = self.bus(resolved.transport)?;
         let mut address = resolved.address;
-        if let (Guarantee::Stored { message_id }, Some((origin, unit))) =
-            (&mut address.guarantee, from.origin)
-        {
-            // The stream drops messages with the same id, so only the same copy of the same message may have it. Another
-            // deployment may read the same source into the same stream, with a binding and a route of the same names.
-            let [mut of_time, mut of_unit, mut of_copy] = [itoa::Buffer::new(); 3];
-            let time = origin.time.map_or("", |time| of_time.format(time));
-            let (unit, index) = (of_unit.format(unit), of_copy.format(index));
-            let copy = [
-                from.binding,
-                "/",
-                from.reader,
-                "/",
-                &origin.position,
-                "@",
-                time,
-                "/",
-                unit,
-                "/",
-                route,
-                "/",
-                index,
-                "/",
-                address.topic.as_str(),
-            ];
-            // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
-            *message_id = Some(match to_answer {
-                Some(to_answer) => {
-                    Text::concat(&[&copy[..], &["/", &to_answer.call.text()]].concat())
-                }
-                None => Text::concat(&copy),
-            });
+        if let Guarantee::Stored { message_id } = &mut address.guarantee {
+            let call = to_answer.map(|to_answer| to_answer.call);
+            *message_id = stored_id(from, (route, index), &address.topic, call);
         }
         let headers = to_answer.map(|to_answer| (to_answer.stamp)(bus, event, &mut address));
         let mut outgoing = self.written(
@@ -442,12 +413,49 @@ impl Outbound {
                 "find the transport",
             ));
         };
-        // In its place: the future of a transport is large, and `Instrument` would move it twice.
+        // Pinned in place: the future of a transport is large, and `Instrument` would move it twice.
         let sending = pin!(bus.transport.send(&outgoing.address, &outgoing.message));
         sending
             .instrument(stage::publish(&outgoing.address.topic))
             .await
     }
+}
+
+/// The message id of a copy for a stream, which drops messages with the same id: so only the same copy of the same message
+/// may have it. Another deployment may read the same source into the same stream, with a binding and a route of the same
+/// names. `None` if the copy has no origin.
+fn stored_id(
+    from: Provenance<'_>,
+    (route, index): (&Text, usize),
+    topic: &Topic,
+    call: Option<CallId>,
+) -> Option<Text> {
+    let (origin, unit) = from.origin?;
+    let [mut of_time, mut of_unit, mut of_copy] = [itoa::Buffer::new(); 3];
+    let time = origin.time.map_or("", |time| of_time.format(time));
+    let (unit, index) = (of_unit.format(unit), of_copy.format(index));
+    let copy = [
+        from.binding,
+        "/",
+        from.reader,
+        "/",
+        &origin.position,
+        "@",
+        time,
+        "/",
+        unit,
+        "/",
+        route,
+        "/",
+        index,
+        "/",
+        topic.as_str(),
+    ];
+    // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
+    Some(match call {
+        Some(call) => Text::concat(&[&copy[..], &["/", &call.text()]].concat()),
+        None => Text::concat(&copy),
+    })
 }
 
 /// The address for one answer to a request from JetStream. If a stream takes the answer, it has to confirm it; if the

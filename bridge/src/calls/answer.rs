@@ -71,6 +71,8 @@ pub struct Answer {
     is_followed: bool,
     /// Whether other replicas can receive the answer, and it is a single message.
     has_one_part: bool,
+    /// Whether the caller can get the rest of the answer from another replica if this one stops.
+    continues_elsewhere: bool,
     /// What other replicas record of the answer.
     recorded: Recorded,
     /// Why this replica no longer receives the answer itself; `None` while it does.
@@ -144,6 +146,7 @@ impl Opened {
             consumed: 0,
             is_followed: false,
             has_one_part: false,
+            continues_elsewhere: false,
             recorded: Recorded(None),
             outage: None,
             reads_log: false,
@@ -164,11 +167,17 @@ impl Prepared {
 
     /// Marks the call as followed: other replicas receive its answer if this one stops. Once the bus has confirmed the
     /// request, the call also outlives an outage of the bus. If the answer is a single message (`has_one_part`), it may
-    /// also arrive here after the outage. A longer one continues with the parts that are `recorded`: parts that arrive here
-    /// would get wrong numbers if earlier ones were lost.
-    pub(crate) fn set_followed(&mut self, has_one_part: bool, recorded: Box<RecordedParts>) {
+    /// also arrive here after the outage. A longer one continues with the parts that are `recorded`: parts that arrive
+    /// here would get wrong numbers if earlier ones were lost. If nobody can get it from another replica
+    /// (`continues_elsewhere` is false), the call ends with the drain, and its agent gets a cancel.
+    pub(crate) fn set_followed(
+        &mut self,
+        (has_one_part, continues_elsewhere): (bool, bool),
+        recorded: Box<RecordedParts>,
+    ) {
         self.answer.is_followed = true;
         self.answer.has_one_part = has_one_part;
+        self.answer.continues_elsewhere = continues_elsewhere;
         self.answer.recorded = Recorded(Some(recorded));
     }
 
@@ -261,6 +270,7 @@ impl Answer {
         };
         let mut answer = opened.answer(account, calls);
         answer.is_followed = true;
+        answer.continues_elsewhere = true;
         answer.reads_log = true;
         answer
     }
@@ -389,7 +399,7 @@ impl Answer {
                 }
                 Ok(part)
             }
-            Err(CallError::Draining) if self.is_followed && self.may_have_arrived() => {
+            Err(CallError::Draining) if self.continues_elsewhere && self.may_have_arrived() => {
                 self.sent_calls.iter().for_each(SentCalls::hand_off);
                 Err(self.fail(CallError::HandedOff))
             }
@@ -401,7 +411,7 @@ impl Answer {
         })
     }
 
-    /// The deadline for the part after one that the caller has received.
+    /// Sets the deadline for the next part, once the caller has received one.
     fn extend_deadline(&mut self) {
         self.timeout = self.part_timeout;
         let next = if std::mem::take(&mut self.is_asking) {

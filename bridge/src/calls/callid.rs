@@ -230,7 +230,7 @@ const DIGITS: [u8; 256] = {
 };
 const NOT_BASE32: u8 = 0xff;
 
-/// Whether a text is the text form of 128 bits. The two lowest bits of its last character belong to no byte.
+/// Whether a text is the text form of 128 bits. The two lowest bits of its last character are unused.
 fn is_base32(text: &str) -> bool {
     let digit = |character: &u8| DIGITS[usize::from(*character)];
     let digits = text.as_bytes().iter().map(digit);

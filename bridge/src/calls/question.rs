@@ -4,6 +4,8 @@
 //! it to the client with an id that also names the call, so that the client's answer can be returned to the agent with
 //! the agent's own id. Source: docs/protocols/mcp.md §10.
 
+use std::sync::Arc;
+
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::service::Calls;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
-use crate::calls::pending::{CallerMessage, Form, Questions};
+use crate::calls::pending::{CallRequest, CallerMessage, Form, Questions};
 use crate::calls::reply_token::Rejection;
 
 /// The questions that a client supports.
@@ -236,13 +238,28 @@ impl Calls {
         answer: Bytes,
         verify: impl Fn(ReplyId) -> Result<(), Rejection>,
     ) -> bool {
-        let takes_questions = |form: &Form| matches!(form, Form::JsonRpc { questions, .. } if *questions == Questions::All);
-        let request = self.pending().request(call);
-        let request = request.filter(|request| takes_questions(&request.form));
+        let request = self.asked_request(call);
         request.is_some_and(|request| verify(request.id).is_ok())
             && self
                 .pending()
                 .send(call, CallerMessage::ClientAnswer, answer)
+    }
+
+    /// Whether the call of a client's answer is pending and takes it. If it has not been taken, there was no room for
+    /// it.
+    pub(crate) fn awaits_client_answer(&self, unit: &Unit) -> bool {
+        let Some((_, (reply_id, _))) = question_of(unit) else {
+            return false;
+        };
+        let request = self.asked_request(reply_id.call);
+        request.is_some_and(|request| self.tokens().verify(request.id, reply_id.token).is_ok())
+    }
+
+    /// The pending request of a call whose client answers questions.
+    fn asked_request(&self, call: CallId) -> Option<Arc<CallRequest>> {
+        let takes_questions = |form: &Form| matches!(form, Form::JsonRpc { questions, .. } if *questions == Questions::All);
+        let request = self.pending().request(call);
+        request.filter(|request| takes_questions(&request.form))
     }
 
     /// A client's answer in the form in which it is passed on, if another replica has asked the question.

@@ -88,8 +88,8 @@ pub(crate) struct AttachArgs {
     /// Do not announce the agent; other bridges then have to list it.
     #[arg(long)]
     no_announce: bool,
-    /// Maximum number of concurrent calls. Only with 1 does the bridge know whose call a question of the server belongs
-    /// to, unless an HTTP server sends the question on the response of that call.
+    /// Maximum number of concurrent calls. Only with 1 can the bridge tell to which call a question of the server
+    /// belongs, unless an HTTP server sends the question on the response stream of the call.
     #[arg(long, value_name = "CALLS")]
     concurrency: Option<u32>,
 }

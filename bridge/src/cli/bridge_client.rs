@@ -44,7 +44,7 @@ pub(super) fn refuse_redirect(response: &Response) -> anyhow::Result<()> {
             let location = plain(&String::from_utf8_lossy(location.as_bytes()));
             let url = response.url();
             bail!(
-                "{url} redirects to {location}, which is not followed: with --url name the address of the bridge itself, \
+                "{url} redirects to {location}, which is not followed: give --url the address of the bridge itself, \
                  such as http://HOST:8080; this command does not support https"
             )
         }

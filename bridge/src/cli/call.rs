@@ -28,7 +28,7 @@ use crate::readiness::Readiness;
   a2abus call weather notifications/initialized --notify
 
 Uses the routes, transports and limits of the configuration; its bindings and HTTP listeners are not started. No bridge \
-has to run, except the one of an attached agent, and one may run with the same file. With `state.log: embedded`, whose \
+has to run, except that of an attached agent; a bridge may run with the same file. With `state.log: embedded`, whose \
 files belong to that bridge, announced agents are not known here. Each part of the answer is printed on its own line as \
 it arrives.
 

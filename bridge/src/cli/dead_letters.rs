@@ -25,8 +25,8 @@ use super::output::{Output, complain_line, json_line, plain};
   a2abus dead-letters resend k:a2abus.dlq/0/12
   a2abus dead-letters resend --binding orders --reason no_route --dry-run
 
-They are read from the dead-letter topics of all bindings, on Kafka and JetStream. `resend` does not remove them there: \
-to resend each of them once, use --since or name them. A topic or stream keeps them as long as its retention says.
+Reads the dead-letter topics of all bindings, on Kafka and JetStream. `resend` does not remove dead letters there: to \
+resend each of them only once, use --since or name them. A topic or stream keeps them for as long as its retention says.
 
 Exit status 1 if a bus cannot be reached, or a dead letter cannot be resent.")]
 pub(crate) struct DeadLettersArgs {

@@ -177,7 +177,7 @@ impl Signals {
                         reloads.request();
                     }
                     None => tracing::info!(
-                        "SIGHUP is ignored: this process has no configuration file that it reads again"
+                        "SIGHUP is ignored: this process does not reload a configuration file"
                     ),
                 },
             }

@@ -33,14 +33,14 @@ pub struct AttachConfig {
     /// The protocol of the server at `url`. A program always uses `mcp`.
     #[serde(default)]
     pub protocol: AttachProtocol,
-    /// Headers of every request to `url`, such as `authorization`: texts, or references to secrets. Never write a secret
-    /// as text. It is the whole header value, including `Bearer ` if the server needs it. After a 401 or 403 it is read
-    /// again, and if it has changed, a request that was answered with 401 is sent once more.
+    /// Headers of every request to `url`, such as `authorization`: texts, or references to secrets. Never write a
+    /// secret as text. A secret holds the whole header value, including `Bearer ` if the server needs that. After a 401
+    /// or 403 the secret is read again; if it has changed, a request that was answered with 401 is sent once more.
     #[serde(default)]
     pub headers: BTreeMap<String, TextOrSecret>,
     /// The environment of the program: texts, or references to secrets. Never write a secret as text. Secrets are read
-    /// at each start of the program. From the bridge's environment it inherits only `HOME`, `LANG`, `LOGNAME`, `PATH`,
-    /// `SHELL`, `TERM`, `TMPDIR`, `TZ` and `USER`.
+    /// at each start of the program. From the bridge's environment the program inherits only `HOME`, `LANG`, `LOGNAME`,
+    /// `PATH`, `SHELL`, `TERM`, `TMPDIR`, `TZ` and `USER`.
     #[serde(default)]
     pub env: BTreeMap<String, TextOrSecret>,
     /// The working directory of the program; by default the bridge's.

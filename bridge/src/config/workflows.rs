@@ -56,8 +56,8 @@ pub struct WorkflowsConfig {
     /// runaway workflow.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_operation_runs: usize,
-    /// Memory limit for the data model of an execution, separately for its results, and separately for the failures after
-    /// which it continues. In-memory size: small objects take about five times their JSON size.
+    /// Memory limit for each of these parts of an execution: the data model, the results, and the failures after which
+    /// it continues. The size in memory counts: small objects take about five times their JSON size.
     ///
     /// Wrong: too small: large API responses cannot be processed. Each execution may use three times this amount of
     /// memory.

@@ -173,7 +173,7 @@ fn page(which: fn(String) -> Page) -> MethodRouter<Arc<A2a>> {
 // === impl Page ===
 
 impl Page {
-    /// The methods of its path.
+    /// The methods that its path allows.
     fn allow(&self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Agent(_) => "GET, HEAD, POST, PUT, DELETE",
@@ -181,8 +181,8 @@ impl Page {
         })
     }
 
-    /// The headers of a request that its content depends on: URLs in it contain the host, and the list of agents is a
-    /// stream for clients that accept only that.
+    /// The request headers that its content depends on: URLs in it contain the host, and the list of agents is a stream
+    /// for clients that accept only that.
     fn varies_by(&self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Agents => "Host, Accept",

@@ -280,8 +280,8 @@ pub(super) fn charged_if_large(budget: &ClientBudget, document: Bytes) -> Result
     }
 }
 
-/// The largest result or event, in bytes, that is sent also if the budget has no room for it, so that others cannot end
-/// streams by using up the budget. One message of an agent is hardly larger; a whole task or list may be.
+/// The largest result or event, in bytes, that is sent even if the budget has no room for it, so that others cannot end
+/// streams by using up the budget. A single message of an agent is rarely larger; a whole task or list may be.
 const SMALL: usize = 1 << 20;
 /// The memory overhead of a header line besides its text, in bytes.
 const LINE: usize = 64;

@@ -11,7 +11,7 @@ use crate::calls::failure::{Failure, Recipient, SOON};
 /// How long a caller should wait before it retries while the bridge is shutting down, in seconds.
 pub(crate) const RETRY_AFTER_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
-/// How many headers nearly every response has room for.
+/// The number of headers for which nearly every response has room.
 const MAX_HEADERS: usize = 12;
 
 /// A JSON document.

@@ -72,7 +72,7 @@ where
     charged_response(texts.map(move |text| budget.replace(frame(&text))))
 }
 
-/// The same for events that are written and charged already, see [`Frame::text`].
+/// The same for events that are already written and charged, see [`Frame::text`].
 pub(crate) fn charged_response<S>(events: S) -> Response
 where
     S: Stream<Item = Bytes> + Send + 'static,

@@ -87,7 +87,7 @@ const ENDED: Definition = Definition {
     name: "a2abus_tasks_ended_total",
     unit: "tasks",
     labels: &["state"],
-    help: "Tasks that this replica ended, by their last state (`state`), such as `completed`.",
+    help: "Tasks that this replica ended, by their final state (`state`), such as `completed`.",
 };
 const DELIVERIES: Definition = Definition {
     name: "a2abus_push_deliveries_total",

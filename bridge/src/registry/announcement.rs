@@ -58,7 +58,8 @@ pub(crate) enum AnnouncementError {
 // === impl RequestOrigin ===
 
 impl RequestOrigin {
-    /// The most bytes of cards or methods in one answer. Kafka and NATS take messages of about 1 MB by default.
+    /// Maximum number of bytes of cards or methods in one answer. By default Kafka and NATS accept messages of up to
+    /// about 1 MB.
     pub(super) fn page_bytes(&self) -> usize {
         match self.transport {
             Some(_) => 512 << 10,

@@ -516,7 +516,7 @@ impl DiscoveryBinding {
         {
             self.intake.metrics.dropped(Refused::REASON);
             if let Some(suppressed) = self.unanswered.allow() {
-                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "the reply address of an announcement is not allowed: it is answered at its inbox or at `replies`, if there is one");
+                tracing::warn!(binding = %self.intake.name, error = %refused, suppressed, "the reply address of an announcement is not allowed: the announcement is answered at its inbox or at `replies`, if there is one");
             }
         }
         let Some(address) = self.places.of_refused(named, inbox) else {
@@ -540,7 +540,7 @@ impl DiscoveryBinding {
     fn too_large(&self, bytes: usize, (topic, error): (&Topic, &str)) -> Failure {
         let reason = failure::Reason::ReplyUndeliverable;
         let message = format!(
-            "the answer has {bytes} bytes, more than its bus takes: ask for fewer agents at a time, with limit and offset"
+            "the answer has {bytes} bytes, more than its bus accepts: ask for fewer agents at a time, with limit and offset"
         );
         let failure = Failure::new(reason, message);
         self.intake.metrics.dropped(failure.reason_code());

@@ -366,7 +366,7 @@ impl OpenedCall {
         !may_have_parts && self.session.is_none() && self.task.is_none()
     }
 
-    /// Whether clients get each part by its number: as a stream, or after they reconnect.
+    /// Whether clients get the parts by number: as a stream, or after they reconnect.
     pub(crate) fn has_numbered_parts(&self) -> bool {
         self.streamed || self.session.is_some()
     }

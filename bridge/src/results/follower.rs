@@ -463,7 +463,11 @@ impl Follower {
             return (parts > 0 || knows_event_id(opened, last)).then_some(parts);
         }
         let (tasks, task) = (self.tasks.as_ref()?, opened.task.as_ref()?);
-        tasks.parts_from(task, &call.to_string())
+        // The clocks of replicas differ, so a call that began a moment later counts as forgotten too.
+        let began = opened
+            .began
+            .saturating_sub(clock::whole_milliseconds(CLOCK_SKEW));
+        tasks.parts_from(task, &call.to_string(), began)
     }
 
     /// Records parts, starting with this number. An error takes the place of a part that the log refuses for good, for

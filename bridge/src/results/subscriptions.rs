@@ -12,7 +12,7 @@ use super::{Results, digest_of, is_over};
 use crate::clock;
 use crate::state::{ATTENDED, Entries, LATEST, StateError, body};
 
-/// All subscriptions together may take this part of the memory. They are not removed before their end, so without a
+/// All subscriptions together may take the memory divided by this. They are not removed before their end, so without a
 /// limit they would displace everything else.
 const ROOM_PART: usize = 4;
 
@@ -30,7 +30,8 @@ impl Results {
         format!("{SUBSCRIPTION}{digest}")
     }
 
-    /// Whether there is room for another subscription. What else cannot be removed counts too; there is little of it.
+    /// Whether there is room for another subscription. Other entries that cannot be removed count too; there are few of
+    /// them.
     pub(crate) fn has_room_for_subscriptions(&self) -> bool {
         let room = self.view.memory_bytes() / ROOM_PART;
         self.view.read(Entries::lasting_bytes) < room

@@ -48,7 +48,7 @@ struct OpenFile {
 enum DatabaseSlot {
     Closed,
     Open(Arc<Database>),
-    /// It has failed. It locks the file until its last user has noticed that.
+    /// It has failed. It locks the file until its last user has noticed the failure.
     Failed(Arc<Database>),
 }
 
@@ -196,7 +196,7 @@ impl OpenFile {
         let mut slot = self.slot();
         match &*slot {
             DatabaseSlot::Open(database) => return Ok(Arc::clone(database)),
-            // The file cannot be opened again yet, and no other process is the reason.
+            // The file cannot be opened again yet, but not because of another process.
             DatabaseSlot::Failed(database) if Arc::strong_count(database) > 1 => {
                 return Err(Error::PreviousIo);
             }
@@ -208,8 +208,8 @@ impl OpenFile {
         Ok(database)
     }
 
-    /// Runs an operation on the database. Afterwards the database is opened again if the disk has failed, or if the
-    /// database library has panicked, which it does for a damaged file.
+    /// Runs an operation on the database. If the disk has failed, or the database library has panicked, which it does
+    /// for a damaged file, the next operation opens the database again.
     fn run<T>(&self, work: impl FnOnce(&Database) -> Result<T, Error>) -> Result<T, StateError> {
         let done = catch_unwind(AssertUnwindSafe(|| work(&*self.database()?)));
         if matches!(done, Err(_) | Ok(Err(Error::Io(_) | Error::PreviousIo))) {
@@ -502,7 +502,7 @@ mod tests {
         }
     }
 
-    /// Nobody else uses it, and the disk works again.
+    /// The disk works again, and no other process uses the file.
     #[test]
     fn a_file_is_opened_again_after_an_error_once_its_last_user_has_left() {
         let directory = tempfile::tempdir().unwrap();

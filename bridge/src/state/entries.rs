@@ -19,8 +19,8 @@ const FORGOTTEN_BYTES: usize = 120;
 /// for entries.
 const FORGOTTEN_PART: usize = 4;
 
-/// For so many bytes of the limit there may be one passing entry (see [`Fold::is_passing`]). These entries then take about
-/// a sixteenth of the limit.
+/// The limit allows one passing entry (see [`Fold::is_passing`]) for this many of its bytes. These entries then take
+/// about a sixteenth of the limit.
 const BYTES_PER_PASSING: usize = 8 << 10;
 
 /// The entries of a view, by key, and by group where the fold has groups.

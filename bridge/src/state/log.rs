@@ -281,7 +281,7 @@ impl Kind {
     }
 }
 
-/// Whether a file is not one that the database library has written, or is damaged.
+/// Whether a file is damaged, or was not written by the database library.
 fn is_invalid(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::InvalidData
 }

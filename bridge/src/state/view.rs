@@ -132,7 +132,7 @@ const FAILURES: u32 = 2;
 const REOPENED: u32 = 12;
 /// After this time without another failure, a record that was not stored is no longer reported.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// If a log was not read for this long, deletions in it may be gone: Kafka keeps them for a day.
+/// If a log has not been read for this long, deletions in it may be gone: Kafka keeps them for a day.
 const DELETIONS: Duration = Duration::from_secs(12 * 60 * 60);
 /// The first and the longest pause between attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -530,7 +530,7 @@ impl<F: Fold> Shared<F> {
     }
 
     /// Stores the bounds of the log before reading it. The state is rebuilt if the log ends before the last applied
-    /// record, because it was then replaced, and if deletions may be missing.
+    /// record, because the log was then replaced, or if deletions may be missing.
     fn bounded(&self, bounds: Bounds) {
         let mut state = self.state_mut();
         let name = self.log.spec().name;
@@ -716,8 +716,8 @@ impl<F: Fold> Shared<F> {
 // === impl LastEnd ===
 
 impl LastEnd {
-    /// The end of the log with this name at `now` or later, with a new query if the last one was earlier. A query goes
-    /// on if its caller leaves, because it may hold a thread until it is answered: so there is never more than one.
+    /// The end of the log with this name at `now` or later, with a new query if the last one was earlier. A query may
+    /// hold a thread until it is answered, so it goes on if its caller leaves, and there is never more than one.
     async fn at(
         &self,
         now: Instant,

@@ -127,6 +127,8 @@ pub(crate) struct Task {
     /// The origin of the last event of each call, in the order in which the calls began. Several may work on a task. Once
     /// the task waits for its client, all of them count as ended, until one has another event.
     origins: VecDeque<Origin>,
+    /// When the origin of a call was last removed to make room for another, in milliseconds since 1970; 0 if none was.
+    forgot_call_at: u64,
     bytes: usize,
 }
 
@@ -251,7 +253,7 @@ impl Fold for TaskFold {
             }
             (Some(task), Event::Taken) if !task.status.state.is_terminal() => {
                 task.waited = None;
-                task.note(from.clone());
+                task.note(from.clone(), record.time);
                 Applied::Unchanged
             }
             // Each replica that follows the call may record it.
@@ -265,7 +267,7 @@ impl Fold for TaskFold {
             task.position = record.position;
             task.updated = record.time;
             task.bytes += 2 * bytes;
-            task.note(from);
+            task.note(from, record.time);
         }
         applied
     }
@@ -309,6 +311,7 @@ impl Task {
             events: VecDeque::new(),
             has_forgotten: false,
             origins: VecDeque::new(),
+            forgot_call_at: 0,
             bytes: 0,
         }
     }
@@ -340,9 +343,10 @@ impl Task {
         unended.map(|origin| &origin.call)
     }
 
-    /// Whether the progress of a call may have been forgotten, because there were too many.
-    pub(super) fn may_have_forgotten(&self, call: &str) -> bool {
-        self.origins.len() == MAX_CALLS && self.origin_of(call).is_none()
+    /// Whether the progress of a call that began at this time may have been forgotten, because there were too many. The
+    /// first event of a call may arrive here after its answer.
+    pub(super) fn may_have_forgotten(&self, call: &str, began: u64) -> bool {
+        began <= self.forgot_call_at && self.origin_of(call).is_none()
     }
 
     fn origin_of(&self, call: &str) -> Option<&Origin> {
@@ -358,8 +362,8 @@ impl Task {
             .is_some_and(|origin| (origin.part, origin.event) >= (from.part, from.event))
     }
 
-    /// Stores the origin of an event.
-    fn note(&mut self, from: Option<Origin>) {
+    /// Stores the origin of an event whose record was written at this time.
+    fn note(&mut self, from: Option<Origin>, time: u64) {
         let Some(mut from) = from else { return };
         from.ends_answer |= self.status.state.is_at_rest();
         let mut origins = self.origins.iter_mut();
@@ -370,6 +374,7 @@ impl Task {
         if self.origins.len() == MAX_CALLS {
             let ended = self.origins.iter().position(|origin| origin.ends_answer);
             self.origins.remove(ended.unwrap_or(0));
+            self.forgot_call_at = self.forgot_call_at.max(time);
         }
         self.origins.push_back(from);
     }
@@ -833,7 +838,10 @@ mod tests {
         let (task, _) = fold(&events);
         let task = task.unwrap();
         assert_eq!(task.parts_of("works"), 1);
-        assert!(!task.may_have_forgotten("works") && task.may_have_forgotten("call 0"));
+        let forgot = task.last_record;
+        assert!(!task.may_have_forgotten("works", forgot));
+        assert!(task.may_have_forgotten("call 0", forgot));
+        assert!(!task.may_have_forgotten("a new one", forgot + 1));
         let last = format!("call {}", 2 * MAX_CALLS - 1);
         assert_eq!(task.last_call(), Some(&Text::from(last)));
     }

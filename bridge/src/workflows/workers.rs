@@ -113,20 +113,22 @@ impl Workers {
         self.tasks.close();
     }
 
-    /// Waits at most `grace` for running executions, then cancels the rest.
+    /// Waits at most `grace` for running executions, then cancels the rest. The threads still answer queries, until the
+    /// listener and the bindings end, unless executions are abandoned.
     pub(super) async fn finish(&self, grace: Duration) {
         self.drain();
-        if timeout(grace, self.tasks.wait()).await.is_err() {
-            tracing::warn!(
-                executions = self.tasks.len(),
-                "the grace period is over: executions of workflows are cancelled"
-            );
-            self.cancel.cancel();
-            if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_err() {
-                tracing::error!("workflow executions did not finish in time and were abandoned");
-            }
+        if timeout(grace, self.tasks.wait()).await.is_ok() {
+            return;
         }
-        self.stop();
+        tracing::warn!(
+            executions = self.tasks.len(),
+            "the grace period is over: executions of workflows are cancelled"
+        );
+        self.cancel.cancel();
+        if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_err() {
+            tracing::error!("workflow executions did not finish in time and were abandoned");
+            self.stop();
+        }
     }
 
     fn stop(&self) {
@@ -212,5 +214,18 @@ impl Drop for AbandonGuard {
         if !self.is_over {
             self.metrics.workflow_ended(None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn queries_are_answered_after_the_last_execution() {
+        let workers = Workers::start(1).unwrap();
+        workers.finish(Duration::ZERO).await;
+        let agent = Text::from_static("reporter");
+        assert_eq!(workers.ask(&agent, async { 7 }).await, Some(7));
     }
 }

@@ -577,6 +577,24 @@ fn every_request_leaves_a_line_in_the_access_log() {
 }
 
 #[test]
+fn a_task_of_eventmesh_that_is_refused_leaves_a_line_in_the_access_log() {
+    let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
+    let served = Served::start(&format!("{CONFIG}{agents}\n"));
+    // The bridge puts it into a request, which is then nested too deeply.
+    let message = format!("{}1{}", r#"{"a":"#.repeat(125), "}".repeat(125));
+    let body = format!(r#"{{"targetAgent":"weather","message":{message}}}"#);
+    let answer = post(&served.door, "/a2a/tasks", "", &body);
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let line = served.next_access();
+    assert_eq!(line["call"], call_id(&answer), "{line}");
+    assert_eq!(
+        (&line["agent"], &line["outcome"]),
+        (&json!("weather"), &json!("too_deep")),
+        "{line}"
+    );
+}
+
+#[test]
 fn a_refused_announcement_leaves_a_line_in_the_log() {
     let registry = "registry: { enabled: true, destinations: [ { to: { transport: local, topic: 'agents.{targetagent}' } } ] }";
     let served = Served::start(&format!("{CONFIG}{registry}\n"));

@@ -29,7 +29,8 @@ pub(super) struct Headers {
 const MAX_VALUE_BYTES: usize = 65_536;
 /// How many headers a call may set.
 const MAX_HEADERS: usize = 100;
-/// The maximum length of their names and values together, in bytes. A request exists several times while it is sent.
+/// The maximum length of their names and values together, in bytes. A request is in memory several times while it is
+/// sent.
 const MAX_HEADER_BYTES: usize = 262_144;
 
 // === impl Headers ===

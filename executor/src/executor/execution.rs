@@ -393,7 +393,7 @@ async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) {
     {
         tracing::error!(
             %agent, execution_id = %stored.record.execution_id(), status = stored.record.status().as_str(),
-            "an execution has ended, but its record says that it runs: its request, sent again, runs again or is answered as interrupted"
+            "an execution has ended, but its end is not recorded; unless another replica has taken it over, its record says that it still runs: if its request is sent again, it runs again or is answered as interrupted"
         );
     }
 }

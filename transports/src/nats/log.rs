@@ -17,9 +17,9 @@ use crate::log::{
 };
 use crate::message::Topic;
 
-/// How many records the client requests at a time; at half of that it requests as many again. The default of 500 would
-/// take up to 750 MB for records of 1 MB.
-const REQUESTED_RECORDS: i64 = 64;
+/// How many records the client requests at a time; when only half of them are outstanding, it requests as many again.
+/// The default of 500 would take up to 750 MB for records of 1 MB.
+const REQUESTED_RECORDS: i64 = 32;
 
 /// The first and the last sequence of a stream, from the API.
 #[derive(Debug, Deserialize)]

@@ -84,7 +84,7 @@ struct FailedDelivery {
 /// The schedule of deliveries.
 struct DeliverySchedule {
     due: BTreeSet<(Instant, Text)>,
-    /// Those of them that are due because of an event, so that they are not due once for each event.
+    /// Webhooks in `due` because of an event: each is due once, not once for each event.
     added: HashSet<Text>,
     in_progress: HashSet<Text>,
     /// Webhooks with new events during their step.
@@ -92,6 +92,9 @@ struct DeliverySchedule {
     /// Webhooks that were set again during their step.
     renewed: HashSet<Text>,
     failing: HashMap<Text, FailedDelivery>,
+    /// Webhooks whose retry waits because too many others are being retried, the longest due first. Meanwhile they are
+    /// also in `due`, to renew their claims.
+    held_back: BTreeSet<(Instant, Text)>,
     /// Calls to each host.
     hosts: Arc<Shares<String>>,
     /// Webhooks that wait because their host is at its limit of calls, each with this host.
@@ -120,13 +123,11 @@ enum Refused {
 
 type RunningCalls<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
-/// Maximum number of concurrent calls: in total, to webhooks whose last call failed, and to one host. Otherwise webhooks
-/// that hang would take all calls, and those of other clients would wait for them.
+/// Maximum number of concurrent calls: in total, to webhooks whose last call failed, and to one host. Without these
+/// limits, webhooks that hang would take all calls, and the webhooks of other clients would wait.
 const MAX_CALLS: usize = 64;
 const MAX_RETRIES: usize = MAX_CALLS / 2;
 const MAX_PER_HOST: usize = 8;
-/// When to look again for a webhook whose last call failed, while too many of these are called.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The first and the longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// How often to look for webhooks whose owner has stopped.
@@ -216,20 +217,21 @@ impl Deliveries {
         with_news.map(|(key, ..)| key).collect()
     }
 
-    /// Whether an unfinished webhook of this task that has reached this event has undelivered ones. They may be lost with
-    /// their task: the webhook has not got the last one.
+    /// Whether there are undelivered events for an unfinished webhook of this task that has reached this event. They
+    /// may be lost with their task: the webhook has not received the last one.
     fn has_news(&self, task: &Text, reached: Position) -> bool {
         self.tasks.has_news(task, reached) || self.tasks.is_forgotten(task)
     }
 
-    /// One step for a webhook: its next event, if this replica may deliver it.
+    /// One step for a webhook: its next event, if this replica may deliver it. If the webhook is held back, the step
+    /// only renews the claim.
     async fn step(
         &self,
         key: Text,
-        failing: Option<FailedDelivery>,
+        (failing, is_held_back): (Option<FailedDelivery>, bool),
         share: Share<String>,
     ) -> DeliveryStep {
-        let outcome = self.try_step(&key, failing).await;
+        let outcome = self.try_step(&key, failing, is_held_back).await;
         DeliveryStep {
             key,
             outcome,
@@ -245,7 +247,12 @@ impl Deliveries {
         host.unwrap_or_default().to_owned()
     }
 
-    async fn try_step(&self, key: &Text, failing: Option<FailedDelivery>) -> DeliveryResult {
+    async fn try_step(
+        &self,
+        key: &Text,
+        failing: Option<FailedDelivery>,
+        is_held_back: bool,
+    ) -> DeliveryResult {
         let webhooks = &self.push.webhooks;
         let has_news = |it: &StoredWebhook| !it.is_over && self.has_news(&it.task, it.reached);
         if !webhooks.stored(key).is_some_and(|stored| has_news(&stored)) {
@@ -266,7 +273,7 @@ impl Deliveries {
         if self.tasks.is_forgotten(&stored.task) {
             return self.lost(key, stored.reached).await;
         }
-        if failing.is_some_and(|failing| Instant::now() < failing.next) {
+        if is_held_back || failing.is_some_and(|failing| Instant::now() < failing.next) {
             return DeliveryResult::Wait;
         }
         let Some(call) = self.next_call(&stored) else {
@@ -297,10 +304,10 @@ impl Deliveries {
         self.done(key, (call.reached, call.last), outcome).await
     }
 
-    /// Gives up a webhook whose task was removed. It has reached this event, which was not the last one.
+    /// Gives up a webhook whose task was removed. The webhook has reached this event, which was not the last one.
     async fn lost(&self, key: &Text, reached: Position) -> DeliveryResult {
         if let Some(suppressed) = self.dropped.allow() {
-            tracing::error!(webhook = %key.escape_debug(), after = %reached, suppressed, "push notifications were dropped: their task was removed, because the memory of tasks is full (state.memory)");
+            tracing::error!(webhook = %key.escape_debug(), after = %reached, suppressed, "push notifications were dropped: their task was removed, because the memory for tasks is full (state.memory)");
         }
         self.done(key, (reached, true), PushOutcome::Dropped).await
     }
@@ -398,7 +405,7 @@ impl Deliveries {
             headers,
             body: Some(body),
             timeout: self.timeout,
-            // Only the status counts. A receiver may not end its response.
+            // Only the status counts. A receiver might never end its response.
             max_response_bytes: 0,
             reach,
         };
@@ -450,43 +457,49 @@ impl DeliverySchedule {
     fn start<'a>(&mut self, deliveries: &'a Deliveries, calls: &mut RunningCalls<'a>) {
         let now = Instant::now();
         while calls.len() < MAX_CALLS {
-            let Some((due, _)) = self.due.first() else {
+            let Some(key) = self.next_key(now) else {
                 return;
             };
-            if *due > now {
-                return;
-            }
-            let Some((_, key)) = self.due.pop_first() else {
-                return;
-            };
-            self.added.remove(&key);
             if self.in_progress.contains(&key) {
                 continue;
             }
             let host = deliveries.host_of(&key);
-            if self.is_held_back(&key) {
-                // It may have got a slot of its host, which another webhook can use.
-                if let Some(share) = self.hosts.take(&host) {
-                    self.release_share(share, now, |key| deliveries.host_of(key));
-                }
-                self.due.insert((now + LOOK_AGAIN, key));
-                continue;
-            }
             let Some(share) = self.hosts.take(&host) else {
                 self.wait(key, host);
                 continue;
             };
             self.waiting.remove(&key);
-            self.in_progress.insert(key.clone());
             let failing = self.failing.get(&key).copied();
-            calls.push(Box::pin(deliveries.step(key, failing, share)));
+            let is_held_back = self.is_held_back(&key, now);
+            self.in_progress.insert(key.clone());
+            let step = deliveries.step(key, (failing, is_held_back), share);
+            calls.push(Box::pin(step));
         }
     }
 
-    /// Whether the last call of a webhook failed, and as many such webhooks are called as may be.
-    fn is_held_back(&self, key: &Text) -> bool {
+    /// The next webhook with a due step. Webhooks that were held back come first, as soon as they may be called.
+    fn next_key(&mut self, now: Instant) -> Option<Text> {
+        if !self.held_back.is_empty() && self.may_retry() {
+            return self.held_back.pop_first().map(|(_, key)| key);
+        }
+        self.due.first().filter(|(due, _)| *due <= now)?;
+        let (_, key) = self.due.pop_first()?;
+        self.added.remove(&key);
+        Some(key)
+    }
+
+    /// Whether it is time to call a webhook whose last call failed, but the maximum number of such webhooks is already
+    /// being called.
+    fn is_held_back(&self, key: &Text, now: Instant) -> bool {
+        let failing = self.failing.get(key);
+        // Before that time, a step only renews the claim.
+        failing.is_some_and(|failing| failing.next <= now) && !self.may_retry()
+    }
+
+    /// Whether another webhook whose last call failed may be called.
+    fn may_retry(&self) -> bool {
         let has_failed = |key: &&Text| self.failing.contains_key(*key);
-        has_failed(&key) && self.in_progress.iter().filter(has_failed).count() >= MAX_RETRIES
+        self.in_progress.iter().filter(has_failed).count() < MAX_RETRIES
     }
 
     /// Lets a webhook wait for a call to this host to end.
@@ -536,7 +549,14 @@ impl DeliverySchedule {
                 self.due.insert((now, key));
             }
             DeliveryResult::Wait => {
-                let next = self.failing.get(&key).map_or(now, |failing| failing.next);
+                let next = match self.failing.get(&key).map_or(now, |failing| failing.next) {
+                    // It is held back.
+                    due if due <= now => {
+                        self.held_back.insert((due, key.clone()));
+                        now + RENEW
+                    }
+                    next => next,
+                };
                 self.due.insert((next.min(now + RENEW), key));
             }
             DeliveryResult::Failed | DeliveryResult::NotStored => {
@@ -601,6 +621,7 @@ impl Default for DeliverySchedule {
             again: HashSet::new(),
             renewed: HashSet::new(),
             failing: HashMap::new(),
+            held_back: BTreeSet::new(),
             hosts: Shares::new(MAX_PER_HOST),
             waiting: HashMap::new(),
             queues: HashMap::new(),
@@ -700,11 +721,50 @@ mod tests {
         }
         let (last, called) = keys.split_last().unwrap();
         schedule.in_progress.extend(called.iter().cloned());
-        assert!(schedule.is_held_back(last));
-        assert!(!schedule.is_held_back(&"works".into()));
+        let is_held_back = |schedule: &DeliverySchedule, key: &Text| {
+            let now = Instant::now();
+            schedule.is_held_back(key, now)
+        };
+        assert!(!is_held_back(&schedule, last), "it only renews its claim");
+        tokio::time::advance(PAUSES.0).await;
+        assert!(is_held_back(&schedule, last));
+        assert!(!is_held_back(&schedule, &"works".into()));
         schedule.in_progress.insert("works".into());
         finish(&mut schedule, &called[0], DeliveryResult::Failed);
-        assert!(!schedule.is_held_back(last));
+        assert!(!is_held_back(&schedule, last));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn webhooks_that_are_held_back_renew_their_claims_and_are_called_in_order() {
+        let mut schedule = DeliverySchedule::default();
+        let called: Vec<Text> = (0..MAX_RETRIES).map(|key| key.to_string().into()).collect();
+        let (first, second) = (Text::from("z"), Text::from("a"));
+        for key in called.iter().chain([&first]) {
+            finish(&mut schedule, key, DeliveryResult::Failed);
+        }
+        tokio::time::advance(Duration::from_millis(1)).await;
+        finish(&mut schedule, &second, DeliveryResult::Failed);
+        schedule.in_progress.extend(called.iter().cloned());
+        schedule.due.clear();
+        tokio::time::advance(PAUSES.0).await;
+        // Steps that only renew the claim.
+        for _ in 0..2 {
+            for key in [&second, &first] {
+                assert!(schedule.is_held_back(key, Instant::now()));
+                finish(&mut schedule, key, DeliveryResult::Wait);
+            }
+            assert_eq!(schedule.next_key(Instant::now()), None);
+            tokio::time::advance(RENEW).await;
+            for key in [&second, &first] {
+                assert_eq!(schedule.next_key(Instant::now()).as_ref(), Some(key));
+            }
+        }
+        for (ended, next) in called.iter().zip([&first, &second]) {
+            finish(&mut schedule, ended, DeliveryResult::Idle);
+            assert_eq!(schedule.next_key(Instant::now()).as_ref(), Some(next));
+            schedule.in_progress.insert(next.clone());
+            assert_eq!(schedule.next_key(Instant::now()), None);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,8 +1,6 @@
 //! A task as a stream of events, which a client can resume.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use a2abus_plugin::Text;
 use axum::response::Response;
@@ -20,7 +18,7 @@ use crate::doors::door;
 use crate::http::sse::{Frame, charged_response};
 use crate::state::{Lagged, Position};
 use crate::tasks::write::{StreamEvent, WriteContext};
-use crate::tasks::{Subscription, Task, Tasks, Update};
+use crate::tasks::{LAST_EVENTS_TIMEOUT, Subscription, Task, Tasks, Update};
 
 /// The reader of a stream.
 #[derive(Debug, Clone)]
@@ -63,9 +61,6 @@ pub(in crate::doors) enum StreamEnd {
     Draining,
 }
 
-/// How long a stream waits for the last event of its task when the bridge shuts down.
-const LAST_EVENTS_TIMEOUT: Duration = Duration::from_millis(500);
-
 // === impl Reader ===
 
 impl Reader {
@@ -98,8 +93,8 @@ impl Reader {
         Ok(charged_response(stream::iter(first).chain(rest)))
     }
 
-    /// The first event, charged: the current task. If there is no room for it, although the agent has the message, it has
-    /// no messages and no artifacts.
+    /// The first event, charged: the current task. If there is no room for it, but the agent already has the message,
+    /// the event has no messages and no artifacts.
     fn first(&self, task: &Task, budget: &ClientBudget) -> Result<Bytes, Failure> {
         let of = WriteContext::task(self.form.dialect, &self.task, task);
         let whole = self.frame(task.position, &of.first(task, self.history));
@@ -214,18 +209,16 @@ impl Following {
     }
 }
 
-/// The task once it has ended or waits for its caller, `Some(None)` if there is none; `None` if that takes longer, or
-/// longer than the bridge runs.
+/// The task once it has ended or waits for its caller, `Some(None)` if there is no such task; `None` if that does not
+/// happen in time, or before the bridge stops.
 pub(in crate::doors) async fn at_rest(a2a: &A2a, id: &str, until: Instant) -> Option<Option<Task>> {
-    let mut at_rest = pin!(a2a.settings.tasks.at_rest(id));
+    let tasks = &a2a.settings.tasks;
     tokio::select! {
         biased;
-        task = timeout_at(until, &mut at_rest) => return task.ok(),
+        task = timeout_at(until, tasks.at_rest(id)) => return task.ok(),
         () = a2a.door.calls.given_up() => {}
     }
-    // A task that ends with the bridge ends very soon.
-    let until = until.min(Instant::now() + LAST_EVENTS_TIMEOUT);
-    timeout_at(until, at_rest).await.ok()
+    tasks.at_rest_soon(id, until).await
 }
 
 /// The error of a stream that ends with the bridge, while its task goes on. To send the message again would begin another

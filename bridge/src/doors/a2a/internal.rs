@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{Hint, decode};
+use a2abus_plugin::{Hint, Unit, decode};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,12 +26,9 @@ pub(in crate::doors) async fn call(
     params: &str,
 ) -> Result<Value, Failure> {
     let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
-    let limits = a2a.door.calls.rules().limits;
-    let unit = decode(&Bytes::from(request), &Hint::default(), &limits).into_only();
-    let not_one = |_| Failure::new(Reason::InvalidRequest, "expected exactly one request");
-    let unit = unit.map_err(not_one)?;
+    // A request that can be read writes its own line of the access log.
     let (parsed, unit) =
-        ParsedRequest::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)?;
+        read(a2a, request).inspect_err(|failure| common.note_refusal(failure.reason_code()))?;
     let head = Head {
         version: Version::V0_3,
         fallback: Dialect::A2a03,
@@ -52,6 +49,14 @@ pub(in crate::doors) async fn call(
         }
         Reply::Stream(_) => Err(unusable("it is a stream")),
     }
+}
+
+fn read(a2a: &A2a, request: String) -> Result<(ParsedRequest, Unit), Failure> {
+    let limits = a2a.door.calls.rules().limits;
+    let unit = decode(&Bytes::from(request), &Hint::default(), &limits).into_only();
+    let not_one = |_| Failure::new(Reason::InvalidRequest, "expected exactly one request");
+    let unit = unit.map_err(not_one)?;
+    ParsedRequest::of(unit, &Version::V0_3, Dialect::A2a03).map_err(|(failure, _)| failure)
 }
 
 fn result_in(body: &[u8]) -> Result<Value, Failure> {

@@ -216,7 +216,7 @@ impl A2aRequest<'_> {
         let charged = door::charged_if_large(&self.common.budget, result);
         let body = charged.map_err(|_| {
             let but = format!(
-                "there is no memory for its task {id} now, which is large (calls.budget_bytes): get the task later"
+                "its task {id} is large, and there is no memory for it now (calls.budget_bytes): get the task later"
             );
             sent_but(id, &but)
         })?;
@@ -265,7 +265,7 @@ impl A2aRequest<'_> {
 
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
     /// for the client do not count. A message for an existing task is accepted even if that exceeds the limit, as long
-    /// as the task has room for it. If the message creates a task at once, its log must answer, and have room.
+    /// as the task has room for it. If the message creates a task at once, the log of tasks must answer and have room.
     fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Option<Share<Text>>, Failure> {
         let tasks = &self.a2a.settings.tasks;
         let can_be_stored = match (at_once, outbound.is_continuation) {
@@ -599,10 +599,12 @@ async fn in_time<T>(
     let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
     begun.map_err(|error| {
         let why = match door.not_stored("tasks", &error).reason() {
-            Reason::Exhausted => ", because the memory of tasks is full (state.memory)",
+            Reason::Exhausted => ", because the memory for tasks is full (state.memory)",
             _ => "",
         };
-        let but = format!("its task {task} cannot be stored{why}: the agent may have executed it");
+        let but = format!(
+            "its task {task} cannot be stored{why}: the agent may have executed the message"
+        );
         sent_but(task, &but)
     })
 }
@@ -625,8 +627,8 @@ fn webhook_not_stored(task: &Text, failure: &Failure) -> Failure {
     sent_but(task, &but)
 }
 
-/// The error when the agent has a message, but not all of it is stored. Its reason tells the client that to send the
-/// message again would be wrong.
+/// The error when the agent has a message, but not all of it is stored. Its reason tells the client not to send the
+/// message again.
 fn sent_but(task: &Text, but: &str) -> Failure {
     let message = format!("the message was sent to the agent, but {but}");
     Failure::new(Reason::AnswerLost, message).detail("taskId", task.as_str())

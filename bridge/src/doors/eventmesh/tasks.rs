@@ -148,13 +148,13 @@ async fn created(
 /// The error when a task that a client waits for has ended, but is too large for the memory for answers.
 fn no_room(id: &Text) -> Failure {
     let message = format!(
-        "the task {id} is over, but large, and there is no memory for it now (calls.budget_bytes): GET /a2a/tasks/{id} later"
+        "the task {id} has ended, but it is large, and there is no memory for it now (calls.budget_bytes): GET /a2a/tasks/{id} later"
     );
     Failure::new(Reason::AnswerLost, message).detail("taskId", id.as_str())
 }
 
-/// The response to a request that has failed, although an agent may have it. For an idempotency key it is an answer, so
-/// the agent does not get the request again.
+/// The response to a request that has failed, although an agent may have it. For an idempotency key it counts as an
+/// answer, so the agent does not get the request again.
 fn unsuccessful(failure: Failure, dialect: Dialect) -> Response {
     let (status, failure) = refusal_of(failure);
     refusal(status, &failure, &Recipient::unknown(dialect))
@@ -379,11 +379,11 @@ impl Following {
         Some((event, goes_on.then_some(self)))
     }
 
-    /// The task after its next change. Changes that came while the last one was sent are one.
+    /// The task after its next change. Changes that arrive while the last one is being sent count as one.
     async fn changed(&mut self) -> Option<Task> {
         loop {
             match self.events.next().await.ok()? {
-                // The last event that was sent shows this change already.
+                // The last event that was sent already shows this change.
                 Ok(update) if update.position <= self.sent => {}
                 Ok(_) => return self.tasks.get(&self.id),
                 Err(Lagged) => {

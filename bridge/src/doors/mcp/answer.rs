@@ -1,6 +1,6 @@
 //! Sends a request to its agent, and the answer to the MCP client.
 
-use std::future::{pending, ready};
+use std::future::ready;
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
@@ -8,7 +8,6 @@ use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{self, splice};
 use axum::response::Response;
 use bytes::Bytes;
-use futures_util::stream::once;
 use futures_util::{Stream, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
@@ -28,7 +27,7 @@ use crate::account::ANSWERED;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::calls::{CallError, Part};
-use crate::doors::rpc::common::{CallOptions, Common};
+use crate::doors::rpc::common::CallOptions;
 use crate::doors::rpc::head::{CALL_ID, header_of, status_of};
 use crate::doors::rpc::parts::AnswerParts;
 use crate::http::respond::refusal;
@@ -115,11 +114,8 @@ impl McpRequest<'_> {
         let (mode, is_cacheable) = (self.mode, CACHEABLE_METHODS.contains(&self.method.as_str()));
         let until_cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
-        let given_up = given_up(&self.common, resumable.is_some());
         let parts = AnswerParts::of(called)
             .into_stream()
-            .take_until(given_up)
-            .chain(once(ready(Err(CallError::Drained))))
             .filter_map(move |part| {
                 let part = match (&mut skill_response, part) {
                     (Some(skill_response), Ok(part)) => {
@@ -289,22 +285,6 @@ impl McpRequest<'_> {
             ProtocolMode::Stateless { .. } => {
                 completed(&body, CACHEABLE_METHODS.contains(&self.method.as_str()))
             }
-        }
-    }
-}
-
-/// Resolves when the drain is over, for an answer that only this process records. Nobody else can take it over, so its
-/// call ends with an error, and its agent gets the cancel.
-fn given_up(
-    common: &Common,
-    is_recorded: bool,
-) -> impl Future<Output = ()> + Send + 'static + use<> {
-    let is_mine = is_recorded && !common.results.is_shared();
-    let calls = Arc::clone(&common.calls);
-    async move {
-        match is_mine {
-            true => calls.given_up().await,
-            false => pending().await,
         }
     }
 }

@@ -135,8 +135,8 @@ impl Mcp {
         Ok(frames_response(frames, budget))
     }
 
-    /// The lists whose changes a stream reports. The stream does not need the agent: if that is not known or does not
-    /// answer, all lists count. In a session, 404 would tell the client that the session has ended.
+    /// The lists whose changes a stream reports. The stream does not need the agent: if the agent is not known or does
+    /// not answer, all lists count. In a session, 404 would tell the client that the session has ended.
     async fn lists_of(
         &self,
         agent: Option<&Text>,

@@ -1,5 +1,5 @@
-//! How many subscriptions to resources each client has. A client may have only its share, however many sessions and
-//! streams it opens.
+//! How many subscriptions to resources each client has at this replica. A client may have only its share, however many
+//! sessions and streams it opens. The share is a number, not memory: long URIs can use up the room of all clients.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,15 +14,15 @@ pub(super) struct Places(HashMap<Text, Taken>);
 /// Those of one client.
 #[derive(Debug, Default)]
 struct Taken {
-    /// Their log keys. Some may have ended since: at their age, or at another replica.
+    /// Their log keys. Some may have ended since: because of their age, or at another replica.
     keys: HashSet<String>,
     /// When the ended ones were last dropped.
     swept: Option<Instant>,
 }
 
-/// Maximum number of subscriptions of one client: half of those that one server can have.
+/// Maximum number of subscriptions of one client at one replica: half of those that one server can have.
 pub(super) const MAX: usize = 5_000;
-/// How often the ended ones of a client are looked for at most.
+/// The shortest time between two searches for the ended ones of a client.
 const SWEEP: Duration = Duration::from_secs(1);
 
 // === impl Places ===
@@ -55,7 +55,7 @@ impl Places {
         has_room
     }
 
-    /// Keeps the place of a subscription that is recorded: meanwhile it may have counted as ended.
+    /// Keeps the place of a recorded subscription, which may have counted as ended while it was being recorded.
     pub(super) fn keep(&mut self, client: Text, key: String) {
         self.0.entry(client).or_default().keys.insert(key);
     }

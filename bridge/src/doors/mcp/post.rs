@@ -8,8 +8,6 @@ use a2abus_plugin::protocol::jsonrpc::{Id, RpcBody};
 use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, decode};
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -26,7 +24,6 @@ use super::state::Mcp;
 use crate::calls::Calls;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient, SOON};
-use crate::calls::question::split_question_id;
 use crate::doors::door::Refusal;
 use crate::doors::rpc::batch::{array, join_in_order};
 use crate::doors::rpc::common::{Common, Target};
@@ -297,8 +294,8 @@ impl Posted {
         passed.map_err(NotRelayed::refusal)
     }
 
-    /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions. One
-    /// to all agents is for the agent that it names.
+    /// Processes a notification. Notifications about the session are not passed on, because agents have no sessions. A
+    /// notification to all agents goes only to the agent that it names.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
         if let Err((status, failure)) = check_revision(&self.head.headers) {
             return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
@@ -339,14 +336,9 @@ fn recipient(id: &Id) -> Recipient {
     Recipient::new(id.token().clone(), Dialect::Mcp)
 }
 
-/// The failure of a client's response that its call has not taken, although it waits for it.
+/// The failure of a client's response that its call has not taken, although the call waits for it.
 pub(super) fn without_room(calls: &Calls, unit: &Unit) -> Option<Failure> {
-    let id = unit.json_rpc.as_ref()?.id.as_ref()?;
-    let (call, name) = split_question_id(id)?;
-    let is_awaited = URL_SAFE_NO_PAD.decode(name).is_ok()
-        && calls.has_made(call)
-        && calls.pending().contains(call.call);
-    is_awaited.then(|| {
+    calls.awaits_client_answer(unit).then(|| {
         let message = "there is no room for this response at the moment: send it again";
         Failure::new(Reason::Exhausted, message).detail("retryAfterSeconds", SOON)
     })

@@ -102,7 +102,7 @@ impl NotRelayed {
     }
 }
 
-/// What a task has recorded that goes on if its client disconnects.
+/// The result of a task that goes on even if its client disconnects.
 pub(super) async fn recorded<T>(
     result: oneshot::Receiver<Result<T, NotRelayed>>,
 ) -> Result<T, NotRelayed> {
@@ -200,7 +200,7 @@ impl Relay {
         subscription: &Subscription,
     ) -> Result<bool, NotRelayed> {
         let ended = self.results.unsubscribe(subscription).await;
-        let what = "the end of a subscription, which lasts for a day now";
+        let what = "the end of a subscription, which now lasts for a day";
         let is_subscribed = ended.map_err(|error| self.failed(what, error))?;
         let key = Results::subscription_key(subscription);
         lock(&self.places).give_back(&client_of(caller), &key);

@@ -212,7 +212,7 @@ impl McpRequest<'_> {
         let target = self.common.target.name();
         let is_same = |opened: &Arc<OpenedCall>| target.is_none_or(|agent| opened.agent == agent);
         let opened = opened.filter(is_same).ok_or_else(unknown)?;
-        // After the drain, the client can send the request again to another replica.
+        // Once the bridge drains, the client can send the request again to another replica.
         let drained = self.mcp.drained(self.common.calls.pending().contains(call));
         let mut parts = results.replay_until(call, state.received - 1, identity, drained);
         let asked = match timeout(opened.wait_for_part(), parts.recv()).await {

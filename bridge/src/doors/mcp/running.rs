@@ -142,7 +142,7 @@ impl Running {
     }
 
     /// Applies what the log says, until it ends: cancels, answers to questions of calls here, and changes of resources.
-    /// `untaken` limits the lines about answers that do not reach their calls.
+    /// `untaken` limits the log lines about answers that do not reach their calls.
     pub(super) async fn follow(
         self: Arc<Self>,
         results: Arc<Results>,
@@ -182,7 +182,7 @@ impl Running {
     }
 }
 
-/// Hands an answer that another replica has passed on to its call.
+/// Delivers to its call an answer that another replica has passed on.
 fn take_answer(calls: &Calls, answer: PassedAnswer, untaken: &LogLimit) {
     let call = answer.call;
     if calls.take_passed_answer(answer) {

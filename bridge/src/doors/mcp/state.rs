@@ -75,8 +75,8 @@ impl Mcp {
         }
     }
 
-    /// Resolves when the bridge drains: then the client of a stream can go on at another replica. For a call that
-    /// `ends_here`, it never does: this replica records its end.
+    /// Resolves when the bridge drains: then the client of a stream can go on at another replica. Never resolves for a
+    /// call that `ends_here`, because this replica records its end.
     pub(super) fn drained(
         &self,
         ends_here: bool,

@@ -115,7 +115,7 @@ impl ResumableStream {
             let (body, last, by) = match parts.next().await {
                 Some(Ok(part)) => (part.body, part.last, Author::Agent),
                 // Another replica continues the call, and the client can resume there.
-                Some(Err(CallError::Draining | CallError::HandedOff)) => return,
+                Some(Err(CallError::HandedOff)) => return,
                 Some(Err(error)) => self.failed(&Failure::call(&error)),
                 None => {
                     let message = "the client has cancelled this request";
@@ -176,8 +176,8 @@ impl ResumableStream {
     }
 
     /// Records an error in place of a part that was not recorded. The part may be too large for the log. It may also be
-    /// stored late: then the second record ends the answer, else it counts for nothing. Neither the client nor its call
-    /// waits for a log that may not answer.
+    /// stored late: then the second record ends the answer; otherwise the second record has no effect. Neither the
+    /// client nor its call waits for a log that may not answer.
     fn record_loss(&self, index: usize) {
         let message = "a part of the answer could not be recorded (log `results`)";
         let (body, ..) = self.failed(&Failure::new(Reason::AnswerLost, message));

@@ -60,7 +60,8 @@ const MAX_RESOURCES: usize = 256;
 const PER_MESSAGE: usize = 32;
 /// How long all agents may take to accept the subscriptions of one stream.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many requests about subscriptions are sent at a time: to one agent when they begin, to all when they end.
+/// How many requests about subscriptions are sent at a time: to one agent when subscriptions begin, to all agents when
+/// they end.
 const MAX_CONCURRENT: usize = 16;
 
 // === impl WatchedResources ===
@@ -250,8 +251,8 @@ impl Mcp {
         Ok((agreed.collect(), watched))
     }
 
-    /// Subscribes to resources, at all agents at once: one that does not answer delays no other. Returns the indices of
-    /// those that succeed in time.
+    /// Subscribes to resources, at all agents at once: an agent that does not answer delays no other. Returns the
+    /// indices of those that succeed in time.
     async fn subscribed_of(&self, caller: &Text, wanted: &[Subscription]) -> Vec<usize> {
         let mut by_agent: HashMap<Text, Vec<(usize, Subscription)>> = HashMap::new();
         for (index, it) in wanted.iter().enumerate() {

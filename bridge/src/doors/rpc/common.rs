@@ -173,6 +173,8 @@ impl Common {
         let has_task = !matches!(limits, TimeoutLimits::FirstPart);
         let budget = Some(self.budget.clone());
         let mut prepared = self.calls.prepare(request, client, budget)?;
+        // The client of a resumable stream can only come back to a replica that shares the state.
+        let continues_elsewhere = session.is_none() || self.results.is_shared();
         let opened = self.opened(call, (task, session, skill), &prepared);
         let has_one_part = opened.as_ref().is_some_and(OpenedCall::has_one_part);
         if let Some(opened) = opened {
@@ -180,7 +182,7 @@ impl Common {
             if let Ok(true) = timeout_at(prepared.deadline().into(), opening).await {
                 let results = &self.results;
                 let recorded = results.recorded_elsewhere(&self.calls, self.call, has_task);
-                prepared.set_followed(has_one_part, recorded);
+                prepared.set_followed((has_one_part, continues_elsewhere), recorded);
             }
         }
         let answer = prepared.publish().await?;

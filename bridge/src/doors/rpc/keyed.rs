@@ -424,11 +424,11 @@ impl ClaimedRequest {
             Ok(response) => self.answer(response, to_caller).await,
             Err(refusal) => {
                 let released = async {
-                    // Of a resumed request, the first replica has sent the call.
+                    // The first replica has sent the call of a resumed request.
                     if self.common.is_resumed || self.common.sent_calls.is_handed_off() {
                         return;
                     }
-                    // Mostly nothing was sent.
+                    // Usually nothing was sent.
                     match self.common.sent_calls.is_empty() {
                         true => self.results.release(&self.key, &self.call).await,
                         false => self.results.give_up(&self.key, &self.call).await,
@@ -534,7 +534,7 @@ impl ClaimedRequest {
             return;
         }
         if sent_calls.is_empty() {
-            // Of a resumed request, the first replica has sent the call.
+            // The first replica has sent the call of a resumed request.
             if !self.common.is_resumed {
                 self.results.release(&self.key, &self.call).await;
             }

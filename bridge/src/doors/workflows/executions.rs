@@ -1,6 +1,7 @@
 //! The endpoints that validate and execute workflows and report their results.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use a2abus_executor::{Agent, Json, Limit, Record, Refusal, StoreError, Usage};
 use axum::response::Response;
@@ -14,6 +15,10 @@ use super::request::{self, WaitMode};
 use crate::bus::delivery::{BACKOFF, jittered};
 use crate::http::respond::json_response;
 use crate::workflows::{Begun, NotBegun, Run};
+
+/// The longest pause before an execution is tried again. The clocks of bus and replica differ by little, and a drain
+/// waits for the pause to end.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 // === impl RestState ===
 
@@ -54,7 +59,7 @@ impl RestState {
                     // of the earlier one has ended by the clock of the bus.
                     None => {
                         sleep(jittered(wait)).await;
-                        wait = (wait * 2).min(BACKOFF.1);
+                        wait = (wait * 2).min(LONGEST_PAUSE);
                     }
                 },
                 Ok(Begun::Finished(record)) => {

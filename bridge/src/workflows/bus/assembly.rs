@@ -29,9 +29,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Maximum number of incomplete workflows of a binding.
 const MAX_OPEN: usize = 256;
-/// How often a workflow is parsed to learn whether it lacks line 0: once for each different `beginExecution` line, and
-/// after a line is replaced. It is parsed on the task that serves the binding, so a sender must not be able to repeat
-/// that at will.
+/// How often a workflow is parsed to find out whether it lacks line 0: once for each different `beginExecution` line,
+/// and after a line is replaced. It is parsed on the task that serves the binding, so a sender must not be able to
+/// repeat that at will.
 const MAX_CHECKS: u32 = 4;
 
 /// The incomplete workflows.
@@ -399,7 +399,7 @@ impl Assembly {
     }
 
     /// Adds a line, unless it was already delivered. Its sender may have started again with another workflow, so it
-    /// replaces another line with its number.
+    /// replaces a different line with the same number.
     fn add(&mut self, mut line: Line) {
         match self.lines.iter_mut().find(|known| known.is(&line.client)) {
             None => {
@@ -535,7 +535,7 @@ impl Line {
         }
     }
 
-    /// Whether a line is this one, or has its number.
+    /// Whether a line is this one, or has the same number.
     fn is(&self, client: &WorkflowClient) -> bool {
         let known = &self.client;
         known.identity == client.identity || (known.seq.is_some() && known.seq == client.seq)
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_replaces_another_one_with_its_number_until_that_is_redelivered() {
+    fn a_line_that_was_replaced_does_not_come_back_when_it_is_redelivered() {
         let named = |identity: &str, seq| WorkflowClient {
             identity: identity.into(),
             ..client(seq)
