@@ -4,6 +4,7 @@
 //! two ways: as requests on its topic, and through the log, which the replicas of a bridge share.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ struct Resources {
     to_settle: BTreeSet<Text>,
     /// Those that have changed. A resource that changes often is reported once.
     updated: BTreeSet<Text>,
+    /// The one that was reported last.
+    reported: Text,
 }
 
 /// The requests to watch one resource, since the last request to end that.
@@ -219,7 +222,7 @@ impl Watched {
 
     /// The next resource that has changed.
     pub(super) async fn next_updated(&self) -> Text {
-        next(&self.updated, || self.resources().updated.pop_first()).await
+        next(&self.updated, || self.resources().next_updated()).await
     }
 
     fn resources(&self) -> MutexGuard<'_, Resources> {
@@ -266,6 +269,16 @@ impl Resources {
         let missing = watched.filter(|uri| !self.asked.contains(*uri));
         let surplus = self.asked.iter().filter(|uri| !self.is_watched(uri));
         self.to_settle = missing.chain(surplus).cloned().collect();
+    }
+
+    /// The next resource that has changed: each in turn, so that none waits for others that change all the time.
+    fn next_updated(&mut self) -> Option<Text> {
+        let after = (Bound::Excluded(&self.reported), Bound::Unbounded);
+        let mut later = self.updated.range::<Text, _>(after);
+        let next = later.next().or_else(|| self.updated.first())?.clone();
+        self.updated.remove(&next);
+        self.reported.clone_from(&next);
+        Some(next)
     }
 
     fn next_demand(&mut self) -> Option<Demand> {
@@ -406,6 +419,21 @@ mod tests {
                 shown
             })
             .collect()
+    }
+
+    #[test]
+    fn a_resource_that_changes_all_the_time_keeps_no_other_waiting() {
+        let watched = Watched::default();
+        for name in ["a", "b", "c"] {
+            subscribe(&watched, name);
+            assert!(watched.report_change(&message(name)));
+        }
+        let reported = (0..4).map(|_| {
+            let uri = watched.next_updated().now_or_never().unwrap();
+            assert!(watched.report_change(&message("a")));
+            uri.to_string()
+        });
+        assert_eq!(reported.collect::<Vec<_>>(), ["a", "b", "c", "a"]);
     }
 
     #[test]

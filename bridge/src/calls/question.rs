@@ -110,7 +110,7 @@ impl Abilities {
             jsonrpc::error(own, &error)
         } else {
             let message = json!(format!(
-                "the client of this call cannot be asked ({method}): it must declare support for this method, and use Streamable HTTP: either revision 2026-07-28, or a session whose requests accept a stream"
+                "the client of this call cannot be asked ({method}): it must declare support for this method, use Streamable HTTP (revision 2026-07-28, or a session whose requests accept a stream), and send no Idempotency-Key"
             ));
             let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
             jsonrpc::error(own, &error)

@@ -121,7 +121,8 @@ pub struct KafkaSasl {
     /// The user.
     #[schemars(length(min = 1))]
     pub username: String,
-    /// The password. Restart the bridge after you change it: a client keeps the password that it was created with.
+    /// The password. If it comes from a file, the bridge reads the file again when the cluster refuses the old password;
+    /// reading then pauses for up to a minute. Otherwise restart the bridge after you change it.
     pub password: Secret,
     /// Allow `PLAIN` without TLS.
     ///
