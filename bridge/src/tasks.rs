@@ -16,6 +16,7 @@ pub(crate) mod read;
 pub(crate) mod write;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +83,12 @@ enum Taken {
     /// It is the last one, and the agent works on another message of the task.
     Beside,
 }
+
+/// Receives the result of what runs once a message has begun or continued its task, and ends when its answer is over.
+pub(crate) type Begun<T> = (
+    oneshot::Receiver<Result<T, StateError>>,
+    oneshot::Receiver<Infallible>,
+);
 
 /// A message of a task, whose answer is recorded.
 struct Driven {
@@ -495,7 +502,23 @@ impl Tasks {
 
     /// Waits until the task has ended or waits for its caller.
     pub(crate) async fn at_rest(&self, id: &str) -> Option<Task> {
-        self.until(id, State::is_at_rest).await
+        let is_at_rest = |task: &Task| task.status.state.is_at_rest();
+        self.until(id, is_at_rest, State::is_at_rest).await
+    }
+
+    /// Waits the same way for the sender of a message: several messages may be in progress, and the answer to another one
+    /// may come first. `over` ends when the answer to this message, with the id `call`, is over.
+    pub(crate) async fn at_rest_for(
+        &self,
+        (id, call): (&str, &str),
+        over: oneshot::Receiver<Infallible>,
+    ) -> Option<Task> {
+        let answered = self.until(id, |task| task.rests_for(call), State::is_at_rest);
+        tokio::select! {
+            biased;
+            task = answered => task,
+            _ = over => self.at_rest(id).await,
+        }
     }
 
     /// Waits the same way when the bridge shuts down, at most until this time. A task that ends with the bridge ends
@@ -515,16 +538,23 @@ impl Tasks {
 
     /// Waits until the task has ended.
     pub(crate) async fn at_end(&self, id: &str) -> Option<Task> {
-        self.until(id, State::is_terminal).await
+        let is_ended = |task: &Task| task.status.state.is_terminal();
+        self.until(id, is_ended, State::is_terminal).await
     }
 
-    /// Waits until the state of the task satisfies `is_it`. `None` if the task is no longer stored.
-    async fn until(&self, id: &str, is_it: impl Fn(State) -> bool) -> Option<Task> {
+    /// Waits until the task satisfies `is_it`, which it can only do in a state that satisfies `can_be`. `None` if the task
+    /// is no longer stored.
+    async fn until(
+        &self,
+        id: &str,
+        is_it: impl Fn(&Task) -> bool,
+        can_be: impl Fn(State) -> bool,
+    ) -> Option<Task> {
         loop {
             let look = || {
                 let (found, following) = self.view.follow(Some(id), BEHIND, |tasks| {
                     let task = tasks.get(id)?;
-                    Some(is_it(task.status.state).then(|| task.clone()))
+                    Some(is_it(task).then(|| task.clone()))
                 });
                 Some((found?, following))
             };
@@ -535,7 +565,7 @@ impl Tasks {
             let mut subscription = Subscription::of(following);
             loop {
                 match subscription.next().await {
-                    Ok(Some(step)) if !step.state().is_some_and(&is_it) => {}
+                    Ok(Some(step)) if !step.state().is_some_and(&can_be) => {}
                     Ok(Some(_)) | Err(Lagged) => break,
                     Ok(None) => return self.get(id),
                 }
@@ -566,9 +596,10 @@ impl Tasks {
         mut answer: Box<Answer>,
         first: Option<(AnswerPart, bool)>,
         begun: impl Future<Output = T> + Send + 'static,
-    ) -> oneshot::Receiver<Result<T, StateError>> {
+    ) -> Begun<T> {
         let (tasks, first) = (Arc::clone(self), first.map(Box::new));
         let (sender, receiver) = oneshot::channel();
+        let (held, over) = oneshot::channel();
         let begun = Box::pin(begun);
         let mut message = Driven {
             before: self.view.read(|tasks| tasks.get(&id).map(Task::found)),
@@ -588,8 +619,9 @@ impl Tasks {
             let _ = sender.send(Ok(begun.await));
             let driven = tasks.driven(&mut message, &mut answer, first).await;
             tasks.log_lost(&message.id, driven);
+            drop(held);
         });
-        receiver
+        (receiver, over)
     }
 
     /// Runs work for a task, which continues if the caller drops the handle.

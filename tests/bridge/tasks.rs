@@ -344,6 +344,13 @@ impl Agent {
                 say("result", status("completed", true)).await;
             }
             Some("ask") => say("result", status("input-required", true)).await,
+            Some("ask later") => {
+                self.gate.acquire().await.unwrap().forget();
+                let mut asks = status("input-required", true);
+                asks["status"]["message"]["messageId"] = json!("s-later");
+                asks["status"]["message"]["parts"][0]["text"] = json!("where later?");
+                say("result", asks).await;
+            }
             Some(asks @ ("ask, not final" | "ask, not final in its headers")) => {
                 let mut question = message_of("result", status("input-required", false));
                 if asks.ends_with("headers") {
@@ -1397,6 +1404,38 @@ async fn a_refusal_does_not_interrupt_another_message_of_its_task() {
             stream.rest().await;
         }
         assert_eq!(get().await["result"]["status"]["state"], "completed");
+    }
+}
+
+/// The agent may answer the second of two messages first.
+#[tokio::test]
+async fn the_sender_of_a_message_gets_its_task_with_the_answer_to_this_message() {
+    let bus = Bus::open().await;
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    let send = async |text: &str| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        bus.ask("message/send", json!({ "message": message })).await
+    };
+    let others = async {
+        let has_begun = async {
+            while !bus
+                .ask("tasks/get", json!({ "id": task }))
+                .await
+                .to_string()
+                .contains("m-ask later")
+            {}
+        };
+        timeout(SOON, has_begun).await.unwrap();
+        let other = send("ask").await;
+        bus.gate.add_permits(1);
+        other
+    };
+    let (later, other) = tokio::join!(send("ask later"), others);
+    for (response, asks) in [(later, "where later?"), (other, "I am input-required")] {
+        let status = &response["result"]["status"];
+        assert_eq!(status["state"], "input-required", "{response}");
+        assert_eq!(status["message"]["parts"][0]["text"], asks, "{response}");
     }
 }
 

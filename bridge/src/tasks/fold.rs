@@ -127,6 +127,8 @@ pub(crate) struct Task {
     /// The origin of the last event of each call, in the order in which the calls began. Several may work on a task. Once
     /// the task waits for its client, all of them count as ended, until one has another event.
     origins: VecDeque<Origin>,
+    /// The call whose event was the first since the task came to rest.
+    rested_by: Option<Text>,
     /// When the origin of a call was last removed to make room for another, in milliseconds since 1970; 0 if none was.
     forgot_call_at: u64,
     bytes: usize,
@@ -311,6 +313,7 @@ impl Task {
             events: VecDeque::new(),
             has_forgotten: false,
             origins: VecDeque::new(),
+            rested_by: None,
             forgot_call_at: 0,
             bytes: 0,
         }
@@ -335,6 +338,14 @@ impl Task {
     /// The call that began last.
     pub(super) fn last_call(&self) -> Option<&Text> {
         self.origins.back().map(|origin| &origin.call)
+    }
+
+    /// Whether it has ended, or rests with an event of this call. With that of another one, the answer to this call may
+    /// still be missing.
+    pub(super) fn rests_for(&self, call: &str) -> bool {
+        let state = self.status.state;
+        let by = self.rested_by.as_deref();
+        state.is_terminal() || (state.is_at_rest() && by == Some(call))
     }
 
     /// The calls whose answers have not ended, as far as the log shows.
@@ -365,7 +376,10 @@ impl Task {
     /// Stores the origin of an event whose record was written at this time.
     fn note(&mut self, from: Option<Origin>, time: u64) {
         let Some(mut from) = from else { return };
-        from.ends_answer |= self.status.state.is_at_rest();
+        if self.status.state.is_at_rest() {
+            from.ends_answer = true;
+            self.rested_by.get_or_insert_with(|| from.call.clone());
+        }
         let mut origins = self.origins.iter_mut();
         if let Some(known) = origins.find(|origin| origin.call == from.call) {
             *known = from;
@@ -422,7 +436,7 @@ impl Task {
     fn changes(&mut self, status: Status, record: &Record) {
         self.metadata.extend(members_of(status.metadata.as_deref()));
         let before = std::mem::replace(&mut self.status, status);
-        self.waited = None;
+        (self.waited, self.rested_by) = (None, None);
         self.changed = record.time;
         if let Some(message) = before.message {
             self.remember(message);

@@ -212,13 +212,21 @@ impl Following {
 /// The task once it has ended or waits for its caller, `Some(None)` if there is no such task; `None` if that does not
 /// happen in time, or before the bridge stops.
 pub(in crate::doors) async fn at_rest(a2a: &A2a, id: &str, until: Instant) -> Option<Option<Task>> {
-    let tasks = &a2a.settings.tasks;
+    until_drained(a2a, (id, until), a2a.settings.tasks.at_rest(id)).await
+}
+
+/// The same, for a future that waits until the task is at rest.
+pub(super) async fn until_drained(
+    a2a: &A2a,
+    (id, until): (&str, Instant),
+    resting: impl Future<Output = Option<Task>>,
+) -> Option<Option<Task>> {
     tokio::select! {
         biased;
-        task = timeout_at(until, tasks.at_rest(id)) => return task.ok(),
+        task = timeout_at(until, resting) => return task.ok(),
         () = a2a.door.calls.given_up() => {}
     }
-    tasks.at_rest_soon(id, until).await
+    a2a.settings.tasks.at_rest_soon(id, until).await
 }
 
 /// The error of a stream that ends with the bridge, while its task goes on. To send the message again would begin another

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::follow::at_rest;
+use super::follow::until_drained;
 use super::method::Method;
 use super::push::Checked;
 use super::work::{A2aRequest, Reply, not_found, of_call};
@@ -190,7 +190,8 @@ impl A2aRequest<'_> {
         let is_continuation = outbound.is_continuation;
         let beginning = self.beginning(agent, &outbound, &answer);
         let begun = self.begun((&id, room), webhook, streams);
-        let begun = tasks.begin((id.clone(), beginning), answer, first, begun);
+        let call = answer.call_id().text();
+        let (begun, over) = tasks.begin((id.clone(), beginning), answer, first, begun);
         let (registered, subscribed) = in_time(begun, until, (&id, &self.a2a.door)).await?;
         registered.map_err(|failure| webhook_not_stored(&id, &failure))?;
         if streams {
@@ -200,16 +201,23 @@ impl A2aRequest<'_> {
             let history = history.or(is_continuation.then_some(1));
             return self.stream(id, subscribed, None, history);
         }
+        let mut rested = None;
         if !at_once {
             // On timeout, and when the bridge shuts down, the caller gets the current task.
-            let _ = at_rest(self.a2a, &id, until).await;
+            let resting = tasks.at_rest_for((&id, &call), over);
+            rested = until_drained(self.a2a, (&id, until), resting).await;
         }
-        self.current(&id, configuration.history_length)
+        self.task_as_reply(&id, rested.flatten(), configuration.history_length)
     }
 
-    /// The current task, for the sender of a message.
-    fn current(&self, id: &Text, history: Option<usize>) -> Result<Reply, Failure> {
-        let task = self.a2a.settings.tasks.get(id);
+    /// This task, or the current one, for the sender of a message.
+    fn task_as_reply(
+        &self,
+        id: &Text,
+        task: Option<Task>,
+        history: Option<usize>,
+    ) -> Result<Reply, Failure> {
+        let task = task.or_else(|| self.a2a.settings.tasks.get(id));
         let task = task.ok_or_else(|| not_found(id))?;
         let of = WriteContext::task(self.parsed.dialect, id, &task);
         let result = self.parsed.form().result(&of.answer(&task, history));
