@@ -614,7 +614,6 @@ impl Tasks {
                 }
                 return;
             }
-            answer.continue_elsewhere();
             // The caller may be gone.
             let _ = sender.send(Ok(begun.await));
             let driven = tasks.driven(&mut message, &mut answer, first).await;

@@ -275,11 +275,6 @@ impl Answer {
         answer
     }
 
-    /// Its task has begun, so other replicas know whose answer it is, and continue it if this one stops.
-    pub(crate) fn continue_elsewhere(&mut self) {
-        self.continues_elsewhere = self.is_followed;
-    }
-
     /// Whether other replicas can receive it.
     pub(crate) fn is_followed(&self) -> bool {
         self.is_followed

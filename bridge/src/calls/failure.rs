@@ -309,7 +309,7 @@ impl Failure {
             ),
             CallError::HandedOff => Self::new(
                 AnswerLost,
-                "the bridge shut down before the agent's answer arrived, and another replica receives it: ask there for the task, or send the request again with its Idempotency-Key; without a key the agent would do the work again",
+                "the bridge shut down before the agent's answer arrived; another replica receives it if the task has begun, or if the request had an Idempotency-Key: ask there for the task, or send the request again with its key; without a key the agent would do the work again",
             ),
             CallError::Draining => Self::new(
                 AgentUnavailable,

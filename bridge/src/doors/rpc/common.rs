@@ -173,12 +173,8 @@ impl Common {
         let has_task = !matches!(limits, TimeoutLimits::FirstPart);
         let budget = Some(self.budget.clone());
         let mut prepared = self.calls.prepare(request, client, budget)?;
-        // The client of a resumable stream can only come back to a replica that shares the state. Any other client asks
-        // for its key or its task, and other replicas do not know a task that has not begun.
-        let continues_elsewhere = match session {
-            Some(_) => self.results.is_shared(),
-            None => self.key.is_some() || has_task,
-        };
+        // The client of a resumable stream can only come back to a replica that shares the state.
+        let continues_elsewhere = session.is_none() || self.results.is_shared();
         let opened = self.opened(call, (task, session, skill), &prepared);
         let has_one_part = opened.as_ref().is_some_and(OpenedCall::has_one_part);
         if let Some(opened) = opened {
