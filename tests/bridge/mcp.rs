@@ -132,6 +132,17 @@ impl Servers {
         id
     }
 
+    /// Waits until an agent has a call, and has learned that it cannot ask the client: its ping is answered, and its two
+    /// questions are refused.
+    async fn questions_are_refused(&mut self) {
+        self.next_request().await;
+        for (id, refused) in [(json!(1), false), (json!(2), true), (json!("q.3"), true)] {
+            let (_, answer) = self.next_request().await;
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            assert_eq!((&answer["id"], answer["error"].is_object()), (&id, refused));
+        }
+    }
+
     /// The next message for an agent, except `initialize`.
     async fn next_request(&mut self) -> (String, String) {
         loop {
@@ -1526,12 +1537,7 @@ async fn a_request_with_an_idempotency_key_cannot_be_asked() {
         .header("mcp-name", "ask")
         .header("idempotency-key", "k");
     let calling = tokio::spawn(call.send());
-    servers.next_request().await;
-    for (id, refused) in [(json!(1), false), (json!(2), true), (json!("q.3"), true)] {
-        let (_, answer) = servers.next_request().await;
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!((&answer["id"], answer["error"].is_object()), (&id, refused));
-    }
+    servers.questions_are_refused().await;
     calling.abort();
 }
 

@@ -425,14 +425,7 @@ async fn a_stateless_call_is_cancelled_at_another_replica() {
         .await
         .unwrap();
     let asked: Value = asked.await.unwrap().unwrap().json().await.unwrap();
-    let id = asked["result"]["inputRequests"]
-        .as_object()
-        .unwrap()
-        .keys()
-        .next()
-        .unwrap();
-    let more =
-        json!({ "requestState": asked["result"]["requestState"], "inputResponses": { id: {} } });
+    let more = continued(&asked["result"]);
     let waiting = tokio::spawn(stateless(other, &more).send());
     let answer = within("the response", requests.next()).await.unwrap();
     let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
@@ -445,6 +438,13 @@ async fn a_stateless_call_is_cancelled_at_another_replica() {
     for bridge in bridges {
         bridge.stop().await;
     }
+}
+
+/// What a request has besides its parameters when it is sent again with the answer to the question in this result.
+fn continued(result: &Value) -> Value {
+    let mut questions = result["inputRequests"].as_object().unwrap().keys();
+    let id = questions.next().unwrap();
+    json!({ "requestState": result["requestState"], "inputResponses": { id: {} } })
 }
 
 /// The call goes on: its client can send the request again to a replica that stays.
@@ -470,14 +470,7 @@ async fn a_replica_that_stops_does_not_cancel_a_stateless_call_of_another() {
     };
     send(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" })).await;
     let asked: Value = asked.await.unwrap().unwrap().json().await.unwrap();
-    let id = asked["result"]["inputRequests"]
-        .as_object()
-        .unwrap()
-        .keys()
-        .next()
-        .unwrap();
-    let more =
-        json!({ "requestState": asked["result"]["requestState"], "inputResponses": { id: {} } });
+    let more = continued(&asked["result"]);
     let waiting = tokio::spawn(stateless(&other.door, &more).send());
     within("the response", requests.next()).await.unwrap();
     let stopping = tokio::spawn(other.stop());

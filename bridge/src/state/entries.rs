@@ -467,8 +467,10 @@ mod tests {
         assert_eq!((entries.len(), entries.lasting_bytes()), (0, 0));
     }
 
-    /// Keeps the last body. An entry with an empty one may be removed together with its key.
-    struct Kept;
+    /// Keeps the last body. An entry with an empty one is passing, or may be removed together with its key.
+    struct Kept {
+        is_passing: bool,
+    }
 
     impl Fold for Kept {
         type Entry = Bytes;
@@ -486,12 +488,17 @@ mod tests {
         }
 
         fn forgets_key(&self, entry: &Bytes) -> bool {
-            entry.is_empty()
+            !self.is_passing && entry.is_empty()
+        }
+
+        fn is_passing(&self, entry: &Bytes) -> bool {
+            self.is_passing && entry.is_empty()
         }
     }
 
     #[test]
     fn a_key_that_may_be_forgotten_displaces_no_other() {
+        let fold = Kept { is_passing: false };
         let kind = Kind::Events {
             life: Duration::from_secs(3_600),
             max_life: Duration::from_secs(7_200),
@@ -507,8 +514,8 @@ mod tests {
                 time: number,
                 body: Some(Bytes::from_static(body)),
             };
-            entries.apply(&Kept, kind, &record);
-            entries.make_room(&Kept, limit).keys
+            entries.apply(&fold, kind, &record);
+            entries.make_room(&fold, limit).keys
         };
         add(0, b"{}");
         let released: u64 = (1..10_000).map(|number| add(number, b"")).sum();
@@ -517,31 +524,9 @@ mod tests {
         assert!(entries.is_forgotten("key-0") && !entries.is_forgotten("key-1"));
     }
 
-    /// Keeps the last body. An entry with an empty one is passing.
-    struct Passing;
-
-    impl Fold for Passing {
-        type Entry = Bytes;
-
-        fn apply(&self, entry: &mut Option<Bytes>, record: &Record) -> Applied {
-            Last { has_ended: true }.apply(entry, record)
-        }
-
-        fn size_bytes(&self, entry: &Bytes) -> usize {
-            entry.len()
-        }
-
-        fn has_ended(&self, _: &Bytes) -> bool {
-            true
-        }
-
-        fn is_passing(&self, entry: &Bytes) -> bool {
-            entry.is_empty()
-        }
-    }
-
     #[test]
     fn passing_entries_displace_one_another_and_no_others() {
+        let fold = Kept { is_passing: true };
         let kind = Kind::Events {
             life: Duration::from_secs(3_600),
             max_life: Duration::from_secs(7_200),
@@ -558,8 +543,8 @@ mod tests {
                 time: number,
                 body: Some(Bytes::from_static(body)),
             };
-            entries.apply(&Passing, kind, &record);
-            entries.make_room(&Passing, limit);
+            entries.apply(&fold, kind, &record);
+            entries.make_room(&fold, limit);
         }
         assert!(entries.bytes() <= limit);
         for kept in ["key-0", "key-9990", "key-9999"] {
