@@ -38,6 +38,7 @@ pub use self::directory::{Directory, DirectoryError, Member, UnreadableSecret};
 use self::workers::Workers;
 use crate::config::{self, WorkflowsConfig};
 use crate::metrics::{Metrics, RefusalReason};
+use crate::readiness::Readiness;
 
 /// Executes workflows for HTTP and the bus. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -131,6 +132,9 @@ pub enum WorkflowsError {
     Threads(#[source] std::io::Error),
 }
 
+/// The name of the store in the readiness, and how often it is looked at.
+const STORE: &str = "store of workflows";
+const LOOK: Duration = Duration::from_secs(1);
 /// How often expired records are removed.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60 * 60);
 
@@ -406,6 +410,18 @@ impl Workflows {
         }
     }
 
+    /// Shows in the readiness while the store fails, until the future is dropped.
+    pub(crate) async fn watch_store(self, readiness: Arc<Readiness>) {
+        let mut every = tokio::time::interval(LOOK);
+        loop {
+            every.tick().await;
+            match self.0.environment.store.trouble() {
+                Some(cause) => readiness.degraded(STORE, cause),
+                None => readiness.restored(STORE),
+            }
+        }
+    }
+
     /// Whether new executions are refused.
     #[must_use]
     pub fn is_draining(&self) -> bool {
@@ -420,6 +436,11 @@ impl Workflows {
     /// Waits at most `grace` for running executions, then cancels the rest and waits for them to end.
     pub(crate) async fn finish(&self, grace: Duration) {
         self.0.workers.finish(grace).await;
+    }
+
+    /// Waits until a drain has ended all executions of this replica.
+    pub(crate) async fn until_finished(&self) {
+        self.0.workers.finished().await;
     }
 }
 

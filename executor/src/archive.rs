@@ -17,7 +17,9 @@ use a2abus_models::Json;
 use a2abus_plugin::Text;
 use bytes::Bytes;
 
-use crate::environment::{Change, Clock, RecordForgotten, Store, StoreError, StoreFull, Table};
+use crate::environment::{
+    Change, Clock, RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, Table,
+};
 use crate::record::Record;
 use crate::value::{MAX_BYTES, write_within};
 
@@ -63,6 +65,8 @@ const PAGE: usize = 1_000;
 const EXPIRED_PAGE: usize = 50;
 /// How long a request waits for earlier writes of its agent. A store may retry these much longer, during an outage.
 const MAX_WAIT: Duration = Duration::from_secs(10);
+/// The same for the last record of an execution, whose requester waits for the answer.
+const LAST_WAIT: Duration = Duration::from_secs(2);
 
 // === impl Archive ===
 
@@ -89,8 +93,13 @@ impl Archive {
     ///
     /// # Cancel safety
     /// The future may be dropped; the record may then have been written or not.
-    pub(crate) async fn save(&self, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-        let mut turn = self.account(agent).lock_owned().await;
+    pub(crate) async fn save(
+        &self,
+        agent: &Text,
+        stored: &Stored,
+        clock: &dyn Clock,
+    ) -> Result<(), StoreError> {
+        let mut turn = self.turn(agent, clock).await?;
         self.save_in(&mut turn, agent, stored).await
     }
 
@@ -104,11 +113,67 @@ impl Archive {
         self.put(turn, agent, stored, None).await.map(drop)
     }
 
+    /// Like [`Archive::save`], for the last record of an execution, whose requester waits.
+    ///
+    /// # Errors
+    /// With [`StoreDelayed`] as the cause if [`Archive::save_late`] may store it later.
+    pub(crate) async fn save_last(
+        &self,
+        agent: &Text,
+        stored: &Stored,
+        clock: &dyn Clock,
+    ) -> Result<(), StoreError> {
+        // Any other store ends each write soon.
+        let wait = match self.store.is_shared() {
+            true => LAST_WAIT,
+            false => MAX_WAIT,
+        };
+        let mut turn = self.turn_within(agent, clock, wait).await?;
+        self.save_in(&mut turn, agent, stored).await
+    }
+
+    /// Stores the last record of an execution without the turn: no other record of the agent waits for it. Returns its
+    /// size, for [`Archive::count`].
+    pub(crate) async fn save_late(
+        &self,
+        agent: &Text,
+        stored: &Stored,
+    ) -> Result<usize, StoreError> {
+        let (changes, bytes) = stored.changes(agent);
+        self.store.write(changes).await.map(|()| bytes)
+    }
+
+    /// Like [`Archive::save_late`], without the values of the execution. Tries for as long as the store does.
+    pub(crate) async fn save_end(
+        &self,
+        agent: &Text,
+        stored: &Stored,
+    ) -> Result<usize, StoreError> {
+        let (changes, bytes) = stored.without_values().changes(agent);
+        self.store.write_late(changes).await.map(|()| bytes)
+    }
+
+    /// Counts what was written without the turn.
+    pub(crate) async fn count(&self, agent: &Text, bytes: usize) {
+        if let Some(written) = self.account(agent).lock().await.as_mut() {
+            *written = written.saturating_add(bytes);
+        }
+    }
+
     /// Waits for the turn to write a record of an agent.
     ///
     /// # Errors
     /// If it does not come in time.
     pub(crate) async fn turn(&self, agent: &Text, clock: &dyn Clock) -> Result<Turn, StoreError> {
+        self.turn_within(agent, clock, MAX_WAIT).await
+    }
+
+    async fn turn_within(
+        &self,
+        agent: &Text,
+        clock: &dyn Clock,
+        wait: Duration,
+    ) -> Result<Turn, StoreError> {
         let account = self.account(agent);
         // The clock of a test may jump ahead, so it is asked only if there is something to wait for.
         if let Ok(turn) = Arc::clone(&account).try_lock_owned() {
@@ -117,8 +182,9 @@ impl Archive {
         tokio::select! {
             biased;
             turn = account.lock_owned() => Ok(turn),
-            () = clock.sleep(MAX_WAIT) => {
-                Err(StoreError("earlier records of the agent are still being written".into()))
+            () = clock.sleep(wait) => {
+                let cause = "earlier records of the agent are still being written";
+                Err(StoreError(StoreDelayed(cause.into()).into()))
             }
         }
     }

@@ -123,6 +123,20 @@ pub trait Store: Send + Sync {
     /// If the store fails; then nothing has changed.
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>>;
 
+    /// Like [`Store::write`], for the last record of an execution that nobody waits for: it may try again for much
+    /// longer than a caller would wait.
+    ///
+    /// # Errors
+    /// As for [`Store::write`].
+    fn write_late(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.write(changes)
+    }
+
+    /// Why it has failed a moment ago, for operators; `None` if it works, as far as is known.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// The first keys with `prefix` after `after`, in order, with their values. The empty key precedes all others.
     ///
     /// # Errors
@@ -226,6 +240,12 @@ pub struct StoreFull {
     /// Its limits.
     pub max_bytes: usize,
 }
+
+/// The cause of a [`StoreError`] when the store has not written in time, and may do so later: see
+/// [`Store::write_late`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StoreDelayed(pub Box<dyn std::error::Error + Send + Sync>);
 
 /// The cause of a [`StoreError`] when the record of an execution was removed for lack of memory. The store does not know
 /// what became of the execution, and starts no other one under its id until that record would have expired.

@@ -36,7 +36,8 @@ use running::{Admission, Running};
 /// # Cancel safety
 /// An [`Execution`] runs while it is polled. Dropping it abandons it, as if the process had died: [`Executor::record`]
 /// reports it as interrupted. If the same request comes again, it runs again, or is recorded as interrupted if a call
-/// that must not be repeated had begun.
+/// that must not be repeated had begun. The same is true after [`Event::Ended`] until the stream ends: only then is the
+/// end stored.
 #[derive(Clone)]
 pub struct Executor(Arc<Inner>);
 
@@ -141,10 +142,10 @@ impl Executor {
             Admission::Slot(slot) => slot,
             Admission::Running(ended) => return Ok(self.follow(agent, id, Some(ended))),
             Admission::Conflict => return Err(Refusal::Conflict(id)),
-            Admission::Busy => {
+            Admission::Full(refusal) => {
                 // A finished execution does not count as concurrent.
                 let existing = self.existing(agent, &id, &digest).await?;
-                return existing.ok_or(Refusal::Busy(max));
+                return existing.ok_or(refusal);
             }
         };
         match self.load_final(agent, &id, &digest).await? {
@@ -322,6 +323,10 @@ impl Executor {
     /// # Errors
     /// If the store fails.
     pub async fn record(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
+        // The stored record may still lack its values.
+        if let Some(ended) = self.0.running.unrecorded(agent, id) {
+            return Ok(Some(Arc::unwrap_or_clone(ended)));
+        }
         let Some(record) = self.load(agent, id).await? else {
             return Ok(None);
         };

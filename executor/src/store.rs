@@ -115,7 +115,7 @@ impl Storages {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
-            local: Local::new(store),
+            local: Local::new(store, Arc::clone(&clock)),
             files,
             sessions: Sessions::new(clock),
         }

@@ -24,6 +24,8 @@ pub(crate) struct SecretWatcher {
     seen: SecretFileStates,
     /// The paths of secrets that were missing at the last read.
     absent: BTreeSet<String>,
+    /// Those of them that a second read has confirmed.
+    missing: BTreeSet<String>,
     /// Whether a second check has to confirm that.
     is_in_doubt: bool,
     remembered: LastKnownSecrets,
@@ -116,6 +118,15 @@ impl SecretWatcher {
         self.workflows.0.metrics.workflow_reload(outcome);
     }
 
+    /// Which keys are revoked, and which credentials cannot be used, because their secrets are missing.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let missing = Vec::from_iter(self.missing.iter().map(String::as_str));
+        (!missing.is_empty()).then(|| {
+            let missing = missing.join(", ");
+            format!("keys are revoked, or credentials cannot be used, because their secrets are missing: {missing}")
+        })
+    }
+
     /// Reads the secrets of the new configuration, or of the current one.
     fn read(&mut self, changed: Option<&WorkflowsConfig>) -> Result<SecretsRead, WorkflowsError> {
         if let Some(changed) = changed {
@@ -135,6 +146,7 @@ impl SecretWatcher {
         if !self.absent.is_subset(&before) {
             return SecretsRead::InDoubt;
         }
+        self.missing.clone_from(&self.absent);
         let agents = directory.len();
         self.workflows.replace(directory);
         if unread.is_empty() {
@@ -184,6 +196,7 @@ impl SecretFileStates {
             config: config.clone(),
             seen: self,
             absent: BTreeSet::new(),
+            missing: BTreeSet::new(),
             is_in_doubt: false,
         }
     }
@@ -372,12 +385,15 @@ mod tests {
         watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_none());
         assert!(workflows.agent("a").is_some(), "it is known on the bus");
+        let missing = watch.missing().unwrap();
+        assert!(missing.contains(key.to_str().unwrap()), "{missing}");
         watch.check_files(None);
         let line = "a2abus_workflow_reloads_total{outcome=\"partial\"} 1";
         assert!(metrics.render().unwrap().contains(line));
         std::fs::write(&key, "the-key").unwrap();
         watch.check_files(None);
         assert!(workflows.authenticate("the-key").is_some());
+        assert_eq!(watch.missing(), None);
         // What was believed before is not believed again at the first look.
         std::fs::remove_file(&key).unwrap();
         watch.check_files(None);

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use a2abus_executor::{Change, RecordForgotten, Store, StoreError, StoreFull, Table};
+use a2abus_executor::{Change, RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, Table};
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -27,7 +27,9 @@ use self::fold::{Event, Execution, ExecutionFold, ExecutionRecord, Value, ValueF
 use crate::clock;
 use crate::results::digest_of;
 use crate::state::body;
-use crate::state::{ATTENDED, EXECUTIONS, Entries, Logs, STORAGE, StateError, UNATTENDED, View};
+use crate::state::{
+    ATTENDED, EXECUTIONS, Entries, Logs, STORAGE, STORED, StateError, UNATTENDED, View,
+};
 
 /// The store of one replica.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ struct Page<'a> {
     most: usize,
 }
 
+/// How long an outage of a log may delay an execution that waits for a write. By default it is what an execution may take.
+const DELAY: Duration = Duration::from_secs(30);
 /// How many records a waiting task may lag behind before it reads the state again.
 const BEHIND: usize = 8;
 
@@ -117,13 +121,23 @@ impl SharedStore {
     }
 
     /// Writes the record of an execution with its summary, unless another process has replaced the run.
-    async fn write_execution(&self, written: ExecutionRecord) -> Result<(), StoreError> {
+    async fn write_execution(
+        &self,
+        written: ExecutionRecord,
+        is_late: bool,
+    ) -> Result<(), StoreError> {
         let key = written.key.to_string();
         let run = self.own_run(&key);
         let is_here = self.runs().contains_key(&key);
-        // A request may wait until the end of an execution that is not here is recorded.
-        let limit = if is_here { UNATTENDED } else { ATTENDED };
         let is_final = written.is_final;
+        let limit = match is_late {
+            true => UNATTENDED,
+            // The answer of the execution waits for its record.
+            false if is_here && is_final => STORED,
+            false if is_here => DELAY,
+            // A request may wait until the end of an execution that is not here is recorded.
+            false => ATTENDED,
+        };
         let event = Event::Written {
             run: run.clone(),
             execution: written,
@@ -146,7 +160,7 @@ impl SharedStore {
         let value = value.map(|value| Value::of(key.into(), &value)).transpose();
         let value = value.map_err(|error| StoreError(error.into()))?;
         let body = value.map(|value| body::write(&value));
-        let stored = self.values.commit_again(&at, body, UNATTENDED).await;
+        let stored = self.values.commit_again(&at, body, DELAY).await;
         stored.map(drop).map_err(failed)
     }
 
@@ -170,7 +184,7 @@ impl SharedStore {
         format!(r#"{{"bytes":{bytes},"entries":{entries}}}"#).into()
     }
 
-    async fn change(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+    async fn change(&self, changes: Vec<Change>, is_late: bool) -> Result<(), StoreError> {
         let mut record = None;
         for change in changes {
             let Change { table, key, value } = change;
@@ -184,7 +198,7 @@ impl SharedStore {
                     (Some((of, Some(record))), Some(summary)) => {
                         let written = ExecutionRecord::of(of.into(), key.into(), &record, &summary);
                         let written = written.map_err(|error| StoreError(error.into()))?;
-                        self.write_execution(written).await?;
+                        self.write_execution(written, is_late).await?;
                     }
                     (Some((of, None)), None) => {
                         let run = self.own_run(&of);
@@ -277,7 +291,7 @@ impl SharedStore {
             }
             Err(revoke_error) => {
                 let until = clock::rfc3339(clock::since_1970(until));
-                tracing::error!(agent, execution, %error, %revoke_error, %until, "an execution was not started, but its record could not be revoked: it cannot be started before `until`");
+                tracing::error!(agent, execution, %error, %revoke_error, %until, "an execution was not started, but its record could not be revoked: if the log has stored it, this execution cannot be started before `until`");
             }
         }
     }
@@ -420,7 +434,11 @@ impl Store for SharedStore {
     }
 
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.change(changes))
+        Box::pin(self.change(changes, false))
+    }
+
+    fn write_late(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(self.change(changes, true))
     }
 
     fn scan<'a>(
@@ -507,6 +525,7 @@ fn log_key(key: &str) -> String {
 fn failed(error: StateError) -> StoreError {
     match error {
         StateError::Full { limit, .. } => StoreError(StoreFull { max_bytes: limit }.into()),
+        error if error.is_transient() => StoreError(StoreDelayed(error.into()).into()),
         error => StoreError(error.into()),
     }
 }

@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::turns::AgentTurns;
@@ -24,7 +24,11 @@ pub(super) struct Workers {
     /// Limits the threads that each agent uses at a time.
     turns: AgentTurns,
     tasks: TaskTracker,
+    /// Those of the tasks whose execution has ended, and whose record is not stored yet.
+    unrecorded: TaskTracker,
     cancel: CancellationToken,
+    /// Cancelled once a drain has ended all executions.
+    finished: CancellationToken,
 }
 
 /// An execution to run.
@@ -61,7 +65,9 @@ impl Workers {
             runtime: Mutex::new(Some(runtime)),
             turns: AgentTurns::new((usize::from(threads) / AGENTS).max(1)),
             tasks: TaskTracker::new(),
+            unrecorded: TaskTracker::new(),
             cancel: CancellationToken::new(),
+            finished: CancellationToken::new(),
         })
     }
 
@@ -86,19 +92,21 @@ impl Workers {
         self.tasks.spawn_on(work, &self.handle).await.ok()
     }
 
-    /// Runs an execution to its end and returns its record.
+    /// Runs an execution to its end and returns its record. The task then goes on until that is stored.
     pub(super) fn run(
         &self,
         task: Task,
         on_progress: impl FnMut(Progress) + Send + 'static,
         ended: oneshot::Sender<Arc<Record>>,
     ) {
-        let cancel = self.cancel.clone();
+        let (cancel, unrecorded) = (self.cancel.clone(), self.unrecorded.clone());
         let agent = task.agent.clone();
         let run = async move {
-            if let Some(record) = task.run(on_progress, &cancel).await {
+            if let Some((record, mut execution)) = task.run(on_progress, &cancel).await {
+                let _unrecorded = unrecorded.token();
                 // The receiver may be gone.
                 let _ = ended.send(record);
+                while execution.next().await.is_some() {}
             }
         };
         let run = self.turns.take(&agent, run);
@@ -116,19 +124,57 @@ impl Workers {
     /// Waits at most `grace` for running executions, then cancels the rest. The threads still answer queries, until the
     /// listener and the bindings end, unless executions are abandoned.
     pub(super) async fn finish(&self, grace: Duration) {
+        self.finish_executions(grace).await;
+        self.finished.cancel();
+    }
+
+    /// Resolves once a drain has ended all executions of this replica.
+    pub(super) fn finished(&self) -> WaitForCancellationFuture<'_> {
+        self.finished.cancelled()
+    }
+
+    async fn finish_executions(&self, grace: Duration) {
         self.drain();
         if timeout(grace, self.tasks.wait()).await.is_ok() {
             return;
         }
-        tracing::warn!(
-            executions = self.tasks.len(),
-            "the grace period is over: executions of workflows are cancelled"
-        );
-        self.cancel.cancel();
-        if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_err() {
-            tracing::error!("workflow executions did not finish in time and were abandoned");
-            self.stop();
+        let (executions, unrecorded) = self.left();
+        if executions > 0 {
+            tracing::warn!(
+                executions,
+                "the grace period is over: executions of workflows are cancelled"
+            );
         }
+        if unrecorded > 0 {
+            tracing::warn!(
+                executions = unrecorded,
+                "the grace period is over, and the records of executions that have ended are not stored"
+            );
+        }
+        self.cancel.cancel();
+        if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_ok() {
+            return;
+        }
+        let (executions, unrecorded) = self.left();
+        if executions > 0 {
+            tracing::error!(
+                executions,
+                "workflow executions did not finish in time and were abandoned"
+            );
+        }
+        if unrecorded > 0 {
+            tracing::error!(
+                executions = unrecorded,
+                "executions have ended and were answered, but their records are not stored, or not with all values: the next process may report them as interrupted"
+            );
+        }
+        self.stop();
+    }
+
+    /// How many tasks run, and how many have ended and wait for the store.
+    fn left(&self) -> (usize, usize) {
+        let unrecorded = self.unrecorded.len();
+        (self.tasks.len().saturating_sub(unrecorded), unrecorded)
     }
 
     fn stop(&self) {
@@ -162,7 +208,7 @@ impl Task {
         mut self,
         mut on_progress: impl FnMut(Progress) + Send,
         cancel: &CancellationToken,
-    ) -> Option<Arc<Record>> {
+    ) -> Option<(Arc<Record>, Execution)> {
         let mut counted = AbandonGuard::begin(&self.metrics);
         let mut is_cancelled = false;
         loop {
@@ -184,7 +230,7 @@ impl Task {
                 }
                 Event::Ended { record, .. } => {
                     counted.end(&record);
-                    return Some(record);
+                    return Some((record, self.execution));
                 }
                 _ => {}
             }

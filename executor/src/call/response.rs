@@ -4,6 +4,7 @@
 
 use a2abus_models::Json;
 use a2abus_models::a2e_workflow::Code;
+use a2abus_plugin::{DecodeErrorKind, Limits};
 
 use crate::call::caller::Caller;
 use crate::call::redact::Redactor;
@@ -187,7 +188,19 @@ fn json(body: &[u8]) -> Result<Json, Failure> {
     let body = body.strip_prefix(BOM).unwrap_or(body);
     parse_within(body, MAX_MEMBERS).map_err(|error| {
         let offset = error.offset();
-        invalid(format!("the response is not valid JSON at byte {offset}")).with("offset", offset)
+        let failure = match error.kind() {
+            DecodeErrorKind::TooDeep => {
+                let most = Limits::default().max_depth;
+                invalid(format!("the response is nested deeper than {most} levels"))
+                    .suggest("ask for a part of the data that is nested less deeply")
+            }
+            DecodeErrorKind::TooLarge => {
+                let message = format!("the response has more than {MAX_MEMBERS} members");
+                invalid(message).suggest("ask for a smaller page of the data")
+            }
+            _ => invalid(format!("the response is not valid JSON at byte {offset}")),
+        };
+        failure.with("offset", offset)
     })
 }
 
@@ -296,9 +309,26 @@ mod tests {
             invalid
         );
         assert!(check(200, &[json, ("content-encoding", "identity")], b"1").is_ok());
+    }
+
+    #[test]
+    fn json_beyond_the_limits_is_not_called_invalid() {
         let deep = "[".repeat(200) + &"]".repeat(200);
-        assert_eq!(check(200, &[json], deep.as_bytes()), invalid);
         let many = format!("[{}0]", "0,".repeat(2_000_000));
-        assert_eq!(check(200, &[json], many.as_bytes()), invalid);
+        for (body, expected) in [
+            (deep, "nested deeper than 128 levels"),
+            (many, "more than 2000000 members"),
+        ] {
+            let response = HttpResponse {
+                status: 200,
+                headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+                body: body.into(),
+            };
+            let failure = value(&response, &Redactor::default()).unwrap_err();
+            assert_eq!(failure.code, FailureCode::InvalidResponse);
+            let message = &failure.message;
+            assert!(message.contains(expected), "{message}");
+            assert!(!message.contains("not valid JSON"), "{message}");
+        }
     }
 }

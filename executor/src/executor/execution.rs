@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use a2abus_models::Object;
@@ -21,7 +21,7 @@ use super::running::{Running, Slot};
 use crate::agent::Agent;
 use crate::archive::{Archive, Stored};
 use crate::engine::{self, Run};
-use crate::environment::{Clock, RecordForgotten, StoreError};
+use crate::environment::{Clock, RecordForgotten, StoreDelayed, StoreError};
 use crate::failure::{Failure, FailureCode};
 use crate::meter::{execution_timeout, requester_deadline_exceeded};
 use crate::plan::Plan;
@@ -36,18 +36,25 @@ pub(super) struct Inner {
     pub(super) running: Running,
 }
 
-/// An execution that runs while it is polled: a stream of [`Event`]s that ends after
-/// [`Event::Ended`].
+/// An execution that runs while it is polled: a stream of [`Event`]s. After [`Event::Ended`] it ends once its record is
+/// stored: at once, unless the store is slower than a requester waits.
 #[must_use = "an execution runs while it is polled"]
 pub struct Execution {
     execution_id: Text,
     operations: usize,
-    run: BoxFuture<'static, (Arc<Record>, Object)>,
+    run: BoxFuture<'static, (Arc<Record>, Object, Option<Recording>)>,
     /// The events reported while the run is polled. Bounded by the number of operation runs.
     reported: Arc<Mutex<VecDeque<Progress>>>,
     ended: Option<(Arc<Record>, Object)>,
     has_ended: bool,
+    recording: Option<Recording>,
 }
+
+/// How often the whole record of an execution is tried late before its end alone is stored.
+const MAX_TRIES: usize = 5;
+
+/// Stores the last record of an execution whose requester has got its answer.
+type Recording = BoxFuture<'static, ()>;
 
 /// Waits for an execution that is running elsewhere, in this or another process.
 pub struct RunningElsewhere {
@@ -66,7 +73,7 @@ const MARGIN: Duration = Duration::from_secs(30);
 pub enum Event {
     /// An operation begins, waits or ends.
     Operation(Progress),
-    /// The execution has ended and is recorded.
+    /// The execution has ended. It is recorded, unless the store is slower than a requester waits.
     Ended {
         /// Its record.
         record: Arc<Record>,
@@ -163,6 +170,7 @@ impl Execution {
             reported,
             ended: None,
             has_ended: false,
+            recording: None,
         }))
     }
 
@@ -178,12 +186,19 @@ impl Execution {
         self.operations
     }
 
-    /// Runs it to its end, and drops the events.
+    /// Runs it to its end, stores its record, and drops the events.
     pub async fn finish(self) -> Arc<Record> {
-        match self.ended {
-            Some((record, _)) => record,
-            None => self.run.await.0,
+        let (record, recording) = match self.ended {
+            Some((record, _)) => (record, self.recording),
+            None => {
+                let (record, _, recording) = self.run.await;
+                (record, recording)
+            }
+        };
+        if let Some(recording) = recording {
+            recording.await;
         }
+        record
     }
 }
 
@@ -192,6 +207,10 @@ impl Stream for Execution {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
         if self.has_ended {
+            if let Some(recording) = &mut self.recording {
+                ready!(recording.poll_unpin(context));
+                self.recording = None;
+            }
             return Poll::Ready(None);
         }
         let reported = |this: &Self| {
@@ -204,16 +223,19 @@ impl Stream for Execution {
             return Poll::Ready(Some(Event::Operation(progress)));
         }
         if self.ended.is_none()
-            && let Poll::Ready(ended) = self.run.poll_unpin(context)
+            && let Poll::Ready((record, model, recording)) = self.run.poll_unpin(context)
         {
-            self.ended = Some(ended);
+            self.ended = Some((record, model));
+            self.recording = recording;
         }
         if let Some(progress) = reported(&self) {
             return Poll::Ready(Some(Event::Operation(progress)));
         }
-        let Some((record, model)) = self.ended.clone() else {
+        let Some((record, model)) = &mut self.ended else {
             return Poll::Pending;
         };
+        // The model may be large, and storing the record may take long.
+        let (record, model) = (Arc::clone(record), std::mem::take(model));
         self.has_ended = true;
         Poll::Ready(Some(Event::Ended { record, model }))
     }
@@ -286,7 +308,7 @@ impl fmt::Debug for RunningElsewhere {
     }
 }
 
-/// Runs it to its end and records the result.
+/// Runs it to its end and records the result, or returns what records it later.
 async fn run(
     inner: Arc<Inner>,
     start: Start,
@@ -294,7 +316,7 @@ async fn run(
     mut stored: Stored,
     slot: Slot,
     report: impl Fn(Progress) + Send + Sync,
-) -> (Arc<Record>, Object) {
+) -> (Arc<Record>, Object, Option<Recording>) {
     let clock = &inner.shared.environment.clock;
     let unsafe_mark = Arc::new(UnsafeMark {
         inner: Arc::clone(&inner),
@@ -334,10 +356,31 @@ async fn run(
     };
     stored.record = Record::ended(&inputs, &ended);
     stored.has_begun_unsafe = unsafe_mark.is_set.load(Ordering::Relaxed);
-    save_last(&inner, start.agent.id(), &stored).await;
-    let record = Arc::new(stored.record);
+    let (record, recording) = record_end(inner, start.agent.id(), stored, slot).await;
+    (record, ended.model, recording)
+}
+
+/// Records the end of an execution. Returns what records it later, if the store is slower than a requester waits.
+async fn record_end(
+    inner: Arc<Inner>,
+    agent: &Text,
+    stored: Stored,
+    slot: Slot,
+) -> (Arc<Record>, Option<Recording>) {
+    let saved = save_last(&inner, agent, &stored).await;
+    let record = Arc::new(stored.record.clone());
     slot.end(&record);
-    (record, ended.model)
+    let recording = saved.err().and_then(|error| {
+        let unrecorded = UnrecordedEnd::of(agent, &record);
+        // Without that cause it is dropped here, and logs that the end stays unrecorded.
+        let cause = error.0.downcast_ref::<StoreDelayed>()?;
+        tracing::warn!(
+            %agent, execution_id = %record.execution_id(), error = &*cause.0,
+            "an execution has ended, and its record is not stored yet: the requester gets the answer, and storing goes on"
+        );
+        Some(unrecorded.save(inner, stored, slot).boxed())
+    });
+    (record, recording)
 }
 
 /// Runs an execution to its end; another process may cancel it.
@@ -386,20 +429,96 @@ impl UnsafeMark {
 }
 
 /// Stores the final record. The answer is correct either way, and recording that the execution ended matters more than
-/// its results.
-async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) {
-    if save(inner, agent, stored).await.is_err()
-        && save(inner, agent, &stored.without_values()).await.is_err()
-    {
+/// its results. A store that is only slow gets the whole record later.
+async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
+    match save_now(inner, agent, stored).await {
+        Err(error) if !error.0.is::<StoreDelayed>() => {
+            save_now(inner, agent, &stored.without_values()).await
+        }
+        saved => saved,
+    }
+}
+
+async fn save_now(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
+    let clock = inner.shared.environment.clock.as_ref();
+    let saved = inner.archive.save_last(agent, stored, clock).await;
+    saved.inspect_err(|error| {
+        // Of what is stored later, another line tells.
+        if !error.0.is::<StoreDelayed>() {
+            not_stored(error, agent, stored.record.execution_id());
+        }
+    })
+}
+
+/// An execution that has ended, and whose end is not recorded. Dropping it logs that it stays so.
+struct UnrecordedEnd {
+    agent: Text,
+    record: Arc<Record>,
+    is_recorded: bool,
+}
+
+impl UnrecordedEnd {
+    fn of(agent: &Text, record: &Arc<Record>) -> Self {
+        Self {
+            agent: agent.clone(),
+            record: Arc::clone(record),
+            is_recorded: false,
+        }
+    }
+
+    /// Records it after its requester has got the answer. Until then the slot answers requests for it.
+    async fn save(mut self, inner: Arc<Inner>, stored: Stored, slot: Slot) {
+        let (agent, execution_id) = (&self.agent, self.record.execution_id());
+        let archive = &inner.archive;
+        let mut whole = archive.save_late(agent, &stored).await;
+        for _ in 1..MAX_TRIES {
+            if whole.is_ok() {
+                break;
+            }
+            whole = archive.save_late(agent, &stored).await;
+        }
+        if whole.is_err() {
+            // Without its values it needs less room.
+            match archive.save_end(agent, &stored).await {
+                Ok(bytes) => {
+                    self.is_recorded = true;
+                    archive.count(agent, bytes).await;
+                }
+                Err(error) => return not_stored(&error, agent, execution_id),
+            }
+            whole = archive.save_late(agent, &stored).await;
+        }
+        let is_whole = match whole {
+            Ok(bytes) => {
+                self.is_recorded = true;
+                archive.count(agent, bytes).await;
+                true
+            }
+            Err(error) => {
+                not_stored(&error, agent, execution_id);
+                false
+            }
+        };
+        tracing::info!(%agent, %execution_id, is_whole, "the end of an execution is recorded now");
+        drop(slot);
+    }
+}
+
+impl Drop for UnrecordedEnd {
+    fn drop(&mut self) {
+        if self.is_recorded {
+            return;
+        }
         tracing::error!(
-            %agent, execution_id = %stored.record.execution_id(), status = stored.record.status().as_str(),
+            agent = %self.agent, execution_id = %self.record.execution_id(), status = self.record.status().as_str(),
             "an execution has ended, but its end is not recorded; unless another replica has taken it over, its record says that it still runs: if its request is sent again, it runs again or is answered as interrupted"
         );
     }
 }
 
 async fn save(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-    let saved = inner.archive.save(agent, stored).await;
+    let clock = inner.shared.environment.clock.as_ref();
+    let saved = inner.archive.save(agent, stored, clock).await;
     saved.inspect_err(|error| not_stored(error, agent, stored.record.execution_id()))
 }
 

@@ -7,6 +7,8 @@ use a2abus_plugin::Text;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::request::Refusal;
+use crate::environment::{StoreDelayed, StoreError};
 use crate::record::Record;
 use crate::trace::Trace;
 
@@ -42,7 +44,8 @@ pub(super) enum Admission {
     Slot(Slot),
     Running(watch::Receiver<Option<Arc<Record>>>),
     Conflict,
-    Busy,
+    /// The agent has too many executions that run, or that have ended and are not recorded.
+    Full(Refusal),
 }
 
 // === impl Running ===
@@ -61,7 +64,7 @@ impl Running {
     }
 
     /// The right to run it, if nobody else is running it. With a limit, only if the agent has fewer concurrent
-    /// executions.
+    /// executions, and fewer ended ones whose record is not stored yet.
     pub(super) fn admit(
         &self,
         agent: &Text,
@@ -74,9 +77,15 @@ impl Running {
         if let Some(entry) = running.get(execution_id) {
             return entry.admission(digest);
         }
-        let taken = running.values().filter(|entry| entry.is_counted).count();
-        if max_concurrent.is_some_and(|max_concurrent| taken >= max_concurrent) {
-            return Admission::Busy;
+        if let Some(max) = max_concurrent {
+            let ended = |entry: &&Entry| entry.record().is_some();
+            let runs = |entry: &&Entry| entry.is_counted && !ended(entry);
+            if running.values().filter(runs).count() >= max {
+                return Admission::Full(Refusal::Busy(max));
+            }
+            if running.values().filter(ended).count() >= max {
+                return Admission::Full(unrecorded(max));
+            }
         }
         let (sender, ended) = watch::channel(None);
         let cancel = CancellationToken::new();
@@ -110,13 +119,26 @@ impl Running {
         Some(entry.trace.clone())
     }
 
+    /// The last record of an execution that has ended, and whose record is not stored yet.
+    pub(super) fn unrecorded(&self, agent: &Text, execution_id: &str) -> Option<Arc<Record>> {
+        let agents = lock(&self.agents);
+        agents.get(agent)?.get(execution_id)?.record()
+    }
+
     pub(super) fn cancel(&self, agent: &Text, execution_id: &str) -> bool {
         let agents = lock(&self.agents);
         let entry = agents
             .get(agent)
-            .and_then(|running| running.get(execution_id));
+            .and_then(|running| running.get(execution_id))
+            .filter(|entry| entry.record().is_none());
         entry.inspect(|entry| entry.cancel.cancel()).is_some()
     }
+}
+
+/// Refuses a request of an agent with this many ended executions whose records are not stored.
+fn unrecorded(ended: usize) -> Refusal {
+    let cause = format!("the records of {ended} ended executions of the agent are not stored yet");
+    Refusal::Store(StoreError(StoreDelayed(cause.into()).into()))
 }
 
 /// No panic under the lock can leave the data half changed.
@@ -134,13 +156,18 @@ impl Entry {
         }
         Admission::Running(self.ended.clone())
     }
+
+    /// The last record, once the execution has ended.
+    fn record(&self) -> Option<Arc<Record>> {
+        self.ended.borrow().clone()
+    }
 }
 
 // === impl Slot ===
 
 impl Slot {
-    /// Gives the record to all waiting requests.
-    pub(super) fn end(self, record: &Arc<Record>) {
+    /// Gives the record to all waiting requests, and to those that come until the slot is dropped.
+    pub(super) fn end(&self, record: &Arc<Record>) {
         self.ended.send_replace(Some(Arc::clone(record)));
     }
 }

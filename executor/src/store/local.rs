@@ -2,20 +2,28 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::usage::{StorageError, Usage};
-use crate::environment::{Change, Store, StoreError, Table};
+use crate::environment::{Change, Clock, Store, StoreDelayed, StoreError, Table};
 
 /// Values by agent and key. The usage of an agent is stored beside its values, in the same write.
 pub(super) struct Local {
     store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
     accounts: std::sync::Mutex<HashMap<String, Account>>,
 }
 
 /// The usage of one agent; `None` while it is unknown. One write at a time.
 type Account = Arc<tokio::sync::Mutex<Option<Usage>>>;
+
+/// The exclusive right to change the values of an agent.
+type Turn = tokio::sync::OwnedMutexGuard<Option<Usage>>;
+
+/// How long a change waits for earlier ones of its agent.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// Whether a value can have this key.
 fn is_key(key: &str) -> bool {
@@ -35,9 +43,10 @@ fn account_key(agent: &str) -> String {
 // === impl Local ===
 
 impl Local {
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         Self {
             store,
+            clock,
             accounts: std::sync::Mutex::default(),
         }
     }
@@ -53,8 +62,7 @@ impl Local {
         if !is_key(key) {
             return Err(StorageError::BadKey);
         }
-        let account = self.account(agent);
-        let mut account = account.lock().await;
+        let mut account = self.turn(agent).await?;
         let usage = self.usage(agent, *account).await?;
         let key = key_of(agent, key);
         let old = self.store.get(Table::Local, &key).await?;
@@ -103,8 +111,7 @@ impl Local {
         if !is_key(key) {
             return Ok(false);
         }
-        let account = self.account(agent);
-        let mut account = account.lock().await;
+        let mut account = self.turn(agent).await?;
         let usage = self.usage(agent, *account).await?;
         let key = key_of(agent, key);
         let Some(old) = self.store.get(Table::Local, &key).await? else {
@@ -116,6 +123,23 @@ impl Local {
         let removed = self.change(agent, key, None, next).await;
         *account = Some(if removed.is_ok() { next } else { usage });
         removed.map(|()| true)
+    }
+
+    /// Waits for the turn to change the values of an agent.
+    async fn turn(&self, agent: &str) -> Result<Turn, StoreError> {
+        let account = self.account(agent);
+        // The clock of a test may jump ahead, so it is asked only if there is something to wait for.
+        if let Ok(turn) = Arc::clone(&account).try_lock_owned() {
+            return Ok(turn);
+        }
+        tokio::select! {
+            biased;
+            turn = account.lock_owned() => Ok(turn),
+            () = self.clock.sleep(MAX_WAIT) => {
+                let cause = "earlier values of the agent are still being stored";
+                Err(StoreError(StoreDelayed(cause.into()).into()))
+            }
+        }
     }
 
     fn account(&self, agent: &str) -> Account {

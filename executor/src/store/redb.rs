@@ -3,8 +3,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::ops::Bound;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use ::redb::{Builder, Database, DatabaseError, Error, ReadableDatabase, TableDefinition};
@@ -35,10 +35,20 @@ pub struct RedbStore {
 
 /// The database. After a disk failure it accepts no operations until it is reopened.
 struct Reopenable {
+    path: PathBuf,
+    /// The last failure of the disk since the last write.
+    failure: Mutex<Option<Failure>>,
     open: Box<dyn Fn() -> Result<Database, OpenError> + Send + Sync>,
     /// The minimum time between two attempts to open it.
     pause: Duration,
     state: RwLock<State>,
+}
+
+/// A failure of the disk.
+struct Failure {
+    at: Instant,
+    /// The file, and what the disk said. Later operations do not repeat it.
+    cause: String,
 }
 
 struct State {
@@ -55,6 +65,8 @@ const READERS: usize = 8;
 const TABLES: [Table; 3] = [Table::Local, Table::Executions, Table::Summaries];
 /// How long the store waits after a disk failure.
 const PAUSE: Duration = Duration::from_secs(2);
+/// After this time without another failure, the last one is no longer reported.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 type Definition = TableDefinition<'static, &'static str, &'static [u8]>;
 
@@ -74,11 +86,12 @@ impl RedbStore {
     /// # Errors
     /// [`OpenError::InUse`] while another process has it open; otherwise why it cannot be used.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let path = path.to_owned();
-        Self::open_with(PAUSE, move || open(&path))
+        let file = path.to_owned();
+        Self::open_with(path, PAUSE, move || open(&file))
     }
 
     fn open_with(
+        path: &Path,
         pause: Duration,
         open: impl Fn() -> Result<Database, OpenError> + Send + Sync + 'static,
     ) -> Result<Self, OpenError> {
@@ -89,6 +102,8 @@ impl RedbStore {
         };
         Ok(Self {
             handle: Arc::new(Reopenable {
+                path: path.to_owned(),
+                failure: Mutex::default(),
                 open: Box::new(open),
                 pause,
                 state: RwLock::new(state),
@@ -132,7 +147,8 @@ impl Reopenable {
         };
         let done = match attempt() {
             (Err(error @ (Error::Io(_) | Error::PreviousIo)), opened) => {
-                match self.reopen(opened) {
+                let cause = self.failed(&error);
+                match self.reopen(opened, &cause) {
                     Ok(true) => attempt().0,
                     Ok(false) => Err(error),
                     Err(error) => return Err(StoreError(error.into())),
@@ -140,12 +156,33 @@ impl Reopenable {
             }
             (done, _) => done,
         };
-        done.map_err(|error| StoreError(error.into()))
+        done.map_err(|error| match error {
+            Error::Io(_) | Error::PreviousIo => StoreError(self.failed(&error).into()),
+            error => StoreError(error.into()),
+        })
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a failure of the disk, and returns its cause: after the first one, the database says only that there was
+    /// one.
+    fn failed(&self, error: &Error) -> String {
+        let at = Instant::now();
+        let mut failure = self.failure();
+        let cause = match (&*failure, error) {
+            (Some(known), Error::PreviousIo) => known.cause.clone(),
+            _ => format!("{}: {error}", self.path.display()),
+        };
+        let noted = cause.clone();
+        *failure = Some(Failure { at, cause: noted });
+        cause
     }
 
     /// Reopens it, unless another caller has. Returns whether to try again. Attempts are limited, because all callers
     /// wait for them, and a large file takes a while to repair.
-    fn reopen(&self, opened: u64) -> Result<bool, OpenError> {
+    fn reopen(&self, opened: u64, cause: &str) -> Result<bool, OpenError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if state.opened != opened {
             return Ok(true);
@@ -153,7 +190,7 @@ impl Reopenable {
         if state.since.elapsed() < self.pause {
             return Ok(false);
         }
-        tracing::warn!("the disk of a store failed: the store is reopened");
+        tracing::warn!(%cause, "the disk of a store failed: the store is reopened");
         // Only one process at a time may open the file.
         drop(state.database.take());
         let database = (self.open)();
@@ -269,14 +306,23 @@ impl Store for RedbStore {
     }
 
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
+        let handle = Arc::clone(&self.handle);
         self.run(&self.writer, move |database| {
             if changes.is_empty() {
                 // It only waited for the previous write; nothing has to be written.
                 return Ok(());
             }
-            write(database, &changes)
+            write(database, &changes)?;
+            *handle.failure() = None;
+            Ok(())
         })
         .boxed()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let failure = self.handle.failure();
+        let recent = failure.as_ref().filter(|it| it.at.elapsed() < FORGOTTEN);
+        recent.map(|failure| failure.cause.clone())
     }
 
     fn scan<'a>(
@@ -392,7 +438,8 @@ mod tests {
             make_tables(&database).map_err(|error| unusable(error.into()))?;
             Ok(database)
         };
-        (RedbStore::open_with(pause, open).unwrap(), opened)
+        let store = RedbStore::open_with(Path::new("disk"), pause, open).unwrap();
+        (store, opened)
     }
 
     #[tokio::test]
@@ -403,10 +450,18 @@ mod tests {
         for round in ["2", "3"] {
             disk.fails.store(true, Ordering::SeqCst);
             for _ in 0..3 {
-                assert!(put(&store, "b", round).await.is_err());
+                let error = put(&store, "b", round).await.unwrap_err();
+                let trouble = store.trouble().unwrap();
+                // Each failure names the file and what the disk said.
+                let full = io::Error::from(io::ErrorKind::StorageFull).to_string();
+                assert!(trouble.starts_with("disk: "), "{trouble}");
+                assert!(trouble.contains(&full), "{trouble}");
+                let source = error.source().unwrap().to_string();
+                assert!(source.starts_with("disk"), "{source}");
             }
             disk.fails.store(false, Ordering::SeqCst);
             put(&store, "c", round).await.unwrap();
+            assert_eq!(store.trouble(), None);
             let all = store.scan(Table::Local, "", "", 10).await.unwrap();
             let expected =
                 [("a", "1"), ("c", round)].map(|(key, value)| (key.to_owned(), value.into()));

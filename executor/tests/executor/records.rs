@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use a2abus_executor::case::Recorded;
 use a2abus_executor::{
-    Agent, Change, Clock, Environment, Executor, HttpClient, HttpError, HttpRequest, HttpResponse,
-    Json, MemoryStore, OnError, Options, Rates, Record, RecordForgotten, Refusal, Request, Started,
-    Status, Store, StoreError, SystemRandom, Table, VirtualClock,
+    Agent, Change, Clock, Environment, Event, Executor, HttpClient, HttpError, HttpRequest,
+    HttpResponse, Json, MemoryStore, OnError, Options, Rates, Record, RecordForgotten, Refusal,
+    Request, Started, Status, Store, StoreDelayed, StoreError, SystemRandom, Table, VirtualClock,
 };
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Apis, Policy};
@@ -851,6 +851,106 @@ async fn a_request_does_not_wait_long_for_a_write_of_its_agent() {
         let begun = executor.execute(&agent, large(id, 9).1).await;
         assert!(matches!(begun, Ok(Started::New(_))), "{id}: {begun:?}");
     }
+}
+
+/// A store that is away in between, and writes late records once there is a permit.
+struct Away {
+    store: MemoryStore,
+    is_away: AtomicBool,
+    gate: Semaphore,
+}
+
+impl Away {
+    /// The record of an execution of the agent `a`, as it is stored.
+    async fn record(&self, id: &str) -> String {
+        let stored = self.store.get(Table::Executions, &format!("a\0{id}")).await;
+        String::from_utf8(stored.unwrap().unwrap().to_vec()).unwrap()
+    }
+}
+
+impl Store for Away {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        self.store.get(table, key)
+    }
+
+    fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return Box::pin(async { Err(StoreError(StoreDelayed("away".into()).into())) });
+        }
+        self.store.write(changes)
+    }
+
+    fn write_late(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let _pass = self.gate.acquire().await.unwrap();
+            self.store.write(changes).await
+        })
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        self.store.scan(table, prefix, after, most)
+    }
+}
+
+#[tokio::test]
+async fn an_execution_ends_before_its_record_is_stored_late() {
+    let store = Arc::new(Away {
+        store: MemoryStore::default(),
+        is_away: AtomicBool::new(false),
+        gate: Semaphore::new(0),
+    });
+    let environment = Environment {
+        clock: Arc::new(VirtualClock::default()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::new(Silent::default()),
+        store: Arc::clone(&store) as Arc<_>,
+    };
+    let mut options = Options::default();
+    options.limits.max_concurrent = 1;
+    let (executor, agent) = (Executor::new(environment, options), agent("a"));
+    let execute = async |id: &str| executor.execute(&agent, large(id, 9).1).await;
+    let Ok(Started::New(mut execution)) = execute("first").await else {
+        panic!("it is new");
+    };
+    store.is_away.store(true, Ordering::Relaxed);
+    let record = loop {
+        if let Event::Ended { record, .. } = execution.next().await.unwrap() {
+            break record;
+        }
+    };
+    let rest = execution.next().now_or_never();
+    assert!(rest.is_none(), "it is not stored");
+    store.is_away.store(false, Ordering::Relaxed);
+    // This process knows how it has ended.
+    assert!(store.record("first").await.contains("running"));
+    let shown = executor.record(agent.id(), "first").await.unwrap().unwrap();
+    assert_eq!(shown.answer(), record.answer());
+    let Ok(Started::Running(again)) = execute("first").await else {
+        panic!("it does not run again");
+    };
+    let again = again.ended().now_or_never().unwrap().unwrap();
+    assert_eq!(again.answer(), record.answer());
+    assert!(!executor.cancel(agent.id(), "first"), "it has ended");
+    // As many records as executions may be outstanding.
+    let refused = execute("second").await;
+    assert!(matches!(refused, Err(Refusal::Store(_))), "{refused:?}");
+
+    store.gate.add_permits(1);
+    assert!(execution.next().await.is_none());
+    let stored = store.record("first").await;
+    assert!(stored.contains("success"), "{stored}");
+    assert!(!stored.contains("results_removed"), "{stored}");
+    assert!(matches!(execute("second").await, Ok(Started::New(_))));
 }
 
 #[tokio::test]

@@ -56,6 +56,28 @@ async fn a_case_with_other_expectations_reports_the_differences() {
     );
 }
 
+/// An absent member must be empty, and the difference does not look like one from `null`.
+#[tokio::test]
+async fn what_a_case_does_not_mention_must_be_empty() {
+    let lines = r#""workflow":[
+        {"type":"operationUpdate","operationId":"w","operation":{"Wait":{"duration":5}}},
+        {"type":"beginExecution","executionId":"e","operationOrder":["w"]}],"#;
+    let expected =
+        r#""expected":{"valid":true,"status":"success","results":{"w":null},"waited_ms":5}}"#;
+    for (input, differences) in [
+        ("", &[][..]),
+        (
+            r#""input":{"u":[]},"#,
+            &[r#"model: expected does not mention it, got {"u":[]}"#],
+        ),
+    ] {
+        let text = format!(r#"{{"name":"x",{lines}{input}{expected}"#);
+        let cases = Case::parse(text.as_bytes()).unwrap();
+        let verdict = cases[0].run().await;
+        assert_eq!(verdict.differences, differences);
+    }
+}
+
 const CALL: &str = r#"{"name":"calls","workflow":[
     {"type":"operationUpdate","operationId":"c","operation":{"ApiCall":
         {"method":"GET","url":"https://api.example.com/x","outputPath":"/workflow/x"}}},

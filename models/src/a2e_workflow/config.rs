@@ -321,9 +321,10 @@ fn store_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<StoreData> {
             Some(Storage::File) if !is_file_key(key) => {
                 scope.invalid(at, "a relative path of at most 200 of A-Z a-z 0-9 . _ -")
             }
-            _ if !is_key(key) => {
-                scope.invalid(at, "1 to 256 characters without control characters")
-            }
+            _ if !is_key(key) => scope.invalid(
+                at,
+                "1 to 256 characters without control characters, but not `.` or `..`",
+            ),
             _ => Some(key.clone()),
         }
     });
@@ -334,8 +335,11 @@ fn store_data(scope: &mut Scope<'_>, fields: &Fields<'_>) -> Option<StoreData> {
     })
 }
 
+/// The key is a segment of a URL path, where `.` and `..` have another meaning.
 fn is_key(key: &str) -> bool {
-    !key.chars().any(char::is_control) && (1..=256).contains(&key.chars().count())
+    !matches!(key, "." | "..")
+        && !key.chars().any(char::is_control)
+        && (1..=256).contains(&key.chars().count())
 }
 
 /// Whether no segment begins with a dot or a hyphen.

@@ -40,6 +40,8 @@ pub struct Document {
     pub(super) dialect: Dialect,
     pub(super) definitions: IndexMap<Text, Definition>,
     pub(super) order: Option<Order>,
+    /// Whether lines are missing because of their size.
+    pub(super) is_truncated: bool,
     pub(super) issues: Issues,
 }
 
@@ -68,7 +70,7 @@ struct Assembly<'a> {
     mixed: bool,
     updates: IndexMap<Text, Update>,
     begin: Option<Begin>,
-    /// Whether the rest was dropped because of its size.
+    /// Whether lines are missing because of their size.
     is_truncated: bool,
     issues: Issues,
 }
@@ -209,15 +211,7 @@ impl<'a> Assembly<'a> {
         }
         let json = match self.json(line) {
             Ok(json) => json,
-            Err(error) => {
-                let code = match error.kind() {
-                    DecodeErrorKind::TooLarge => Code::WorkflowTooLarge,
-                    _ => Code::InvalidJson,
-                };
-                self.issues
-                    .push(Issue::new(code, error.to_string()).at(number));
-                return;
-            }
+            Err(error) => return self.unread(line, &error, number),
         };
         let mut reader = Reader {
             line: number,
@@ -235,6 +229,21 @@ impl<'a> Assembly<'a> {
             Message::Begin(begin) => self.begin = Some(begin),
             Message::Nothing => {}
         }
+    }
+
+    /// Reports a line that cannot be read. If it is too large, whatever it defines is missing.
+    fn unread(&mut self, line: &Bytes, error: &DecodeError, number: u32) {
+        let most = self.limits.max_line_bytes;
+        let (code, message) = match error.kind() {
+            DecodeErrorKind::TooLarge if line.len() > most => {
+                let message = format!("the line is larger than the limit of {most} bytes");
+                (Code::WorkflowTooLarge, message)
+            }
+            DecodeErrorKind::TooLarge => (Code::WorkflowTooLarge, error.to_string()),
+            _ => (Code::InvalidJson, error.to_string()),
+        };
+        self.is_truncated |= code == Code::WorkflowTooLarge;
+        self.issues.push(Issue::new(code, message).at(number));
     }
 
     fn json(&self, line: &Bytes) -> Result<Json, DecodeError> {
@@ -300,6 +309,7 @@ impl<'a> Assembly<'a> {
             dialect,
             definitions,
             order,
+            is_truncated: self.is_truncated,
             issues: self.issues,
         }
     }

@@ -192,7 +192,7 @@ pub struct StoreData {
     pub input: Path,
     /// Where.
     pub storage: Storage,
-    /// The key: 1 to 256 characters without control characters; for a file a relative path.
+    /// The key: 1 to 256 characters without control characters, but not `.` or `..`; for a file a relative path.
     pub key: Text,
 }
 

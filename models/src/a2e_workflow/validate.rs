@@ -29,7 +29,9 @@ impl Document {
             issues.push(Issue::new(Code::TooManyOperations, message));
         }
         self.check_permissions(policy, &mut issues);
-        if let Some(order) = &self.order {
+        // What a missing line defines would be reported as unknown.
+        let order = self.order.as_ref().filter(|_| !self.is_truncated);
+        if let Some(order) = order {
             let graph = Graph::new(self, order);
             if graph.check(&mut issues) {
                 let inputs = [self.input.as_ref(), input];

@@ -430,6 +430,63 @@ async fn an_execution_that_fails_unexpectedly_is_answered_as_interrupted() {
 }
 
 #[tokio::test]
+async fn an_execution_is_answered_before_a_slow_store_has_its_record() {
+    let store = Arc::new(Shaky::with_gate(1));
+    store.delays.store(true, Ordering::SeqCst);
+    let bridge = TestBridge::open_in(Some(store.environment())).await;
+    let users = call(&bridge.service.base, "GET", "/users");
+    let text = workflow("late-1", &[("fetch", users)]);
+    let answer = bridge.run(&text).await;
+    assert_eq!(answer["status"], "success");
+    // Meanwhile this process answers for it, and other executions of the agent run.
+    assert!(store.record("late-1").await.contains("running"));
+    let (_, record) = fetch(bridge.get("/api/v1/executions/late-1")).await;
+    assert_eq!(record["status"], "success", "{record}");
+    assert_eq!(bridge.run(&text).await["results"], answer["results"]);
+    assert_eq!(bridge.service.calls(), 1);
+    bridge.run(&workflow("late-2", &[("w", wait(0))])).await;
+
+    store.delays.store(false, Ordering::SeqCst);
+    store.late.add_permits(1);
+    for id in ["late-1", "late-2"] {
+        within("its record is stored", async {
+            loop {
+                let stored = store.record(id).await;
+                if stored.contains("success") && !stored.contains("results_removed") {
+                    return;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn the_process_is_degraded_while_the_store_fails() {
+    let store = Arc::new(Shaky::with_gate(1));
+    let bridge = TestBridge::open_in(Some(store.environment())).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for fails in [true, false] {
+        store.fails.store(fails, Ordering::SeqCst);
+        within("the readiness shows it", async {
+            loop {
+                let ready = client.get(format!("{}/readyz", bridge.admin));
+                let (status, report) = fetch(ready).await;
+                assert_eq!(status, StatusCode::OK, "{report}");
+                let shown = report["degraded"].to_string();
+                if shown.contains("store of workflows") == fails {
+                    assert_eq!(shown.contains("fails as configured"), fails, "{shown}");
+                    return;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn a_request_whose_record_is_malformed_needs_another_id() {
     let store = Arc::new(Shaky::with_gate(1));
     let bridge = TestBridge::open_in(Some(store.environment())).await;

@@ -329,6 +329,8 @@ async fn troubles(bridge: &TestBridge, store: &Shaky, document: &mut Document) {
     ] {
         let error = document.check(method, path, answer(request).await).await;
         assert_eq!(error["error"]["code"], "storage_failed", "{path}");
+        let suggestion = error["error"]["suggestions"][0].as_str().unwrap();
+        assert!(suggestion.contains("/readyz"), "{suggestion}");
         assert!(
             !error.to_string().contains("fails as configured"),
             "{error}"

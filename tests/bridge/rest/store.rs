@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use a2abus_executor::{
-    Change, Client, ClientOptions, Environment, MemoryStore, RecordForgotten, Store, StoreError,
-    SystemClock, SystemRandom, Table,
+    Change, Client, ClientOptions, Environment, MemoryStore, RecordForgotten, Store, StoreDelayed,
+    StoreError, SystemClock, SystemRandom, Table,
 };
 use a2abus_plugin::Text;
 use bytes::Bytes;
@@ -19,6 +19,9 @@ pub(super) struct Shaky {
     pub(super) fails: AtomicBool,
     /// Whether the record of every execution was removed for lack of memory.
     pub(super) forgets: AtomicBool,
+    /// Whether the store takes no record but the first of each execution, unless it is written late with a permit.
+    pub(super) delays: AtomicBool,
+    pub(super) late: Semaphore,
     /// Reads wait for a permit, and return it.
     pub(super) gate: Semaphore,
     /// The number of reads.
@@ -34,6 +37,8 @@ impl Shaky {
             store: MemoryStore::default(),
             fails: AtomicBool::new(false),
             forgets: AtomicBool::new(false),
+            delays: AtomicBool::new(false),
+            late: Semaphore::new(0),
             gate: Semaphore::new(permits),
             reads: AtomicUsize::new(0),
         }
@@ -47,6 +52,13 @@ impl Shaky {
             http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
             store: Arc::clone(self) as Arc<dyn Store>,
         }
+    }
+
+    /// The record of an execution of `reporter`, as it is stored.
+    pub(super) async fn record(&self, id: &str) -> String {
+        let key = format!("reporter\0{id}");
+        let stored = self.store.get(Table::Executions, &key).await.unwrap();
+        String::from_utf8(stored.unwrap().to_vec()).unwrap()
     }
 
     fn check(&self) -> Result<(), StoreError> {
@@ -81,7 +93,10 @@ impl Store for Shaky {
         async move {
             match self.forgets.load(Ordering::SeqCst) {
                 true => Err(StoreError(RecordForgotten.into())),
-                false => self.write(changes).await.map(|()| true),
+                false => {
+                    self.check()?;
+                    self.store.write(changes).await.map(|()| true)
+                }
             }
         }
         .boxed()
@@ -90,9 +105,24 @@ impl Store for Shaky {
     fn write<'a>(&'a self, changes: Vec<Change>) -> BoxFuture<'a, Result<(), StoreError>> {
         async move {
             self.check()?;
+            if self.delays.load(Ordering::SeqCst) {
+                return Err(StoreError(StoreDelayed("as configured".into()).into()));
+            }
             self.store.write(changes).await
         }
         .boxed()
+    }
+
+    fn write_late(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        async move {
+            let _pass = self.late.acquire().await.unwrap();
+            self.store.write(changes).await
+        }
+        .boxed()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.check().err().map(|error| error.0.to_string())
     }
 
     fn scan<'a>(

@@ -130,21 +130,22 @@ impl Store for Shared {
     }
 }
 
-#[tokio::test]
-async fn a_request_whose_record_was_removed_for_lack_of_memory_is_answered_at_once() {
-    let mut world = Shared::new(Begins::Nowhere).world("run_as: reporter").await;
+/// Whether a workflow is answered with this error, and settled.
+async fn is_answered_with(world: &mut World, code: &str) {
     let lines = workflow("e-1", &[("w", wait(1))]);
     world.send("1", &[EXECUTE], &lines).await;
     let answer = world.answer().await;
-    assert_eq!(
-        answer.data["error"]["code"], "record_removed",
-        "{}",
-        answer.data
-    );
+    assert_eq!(answer.data["error"]["code"], code, "{}", answer.data);
     assert_eq!(answer.data["execution_id"], json!("e-1"));
     world
         .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
         .await;
+}
+
+#[tokio::test]
+async fn a_request_whose_record_was_removed_for_lack_of_memory_is_answered_at_once() {
+    let mut world = Shared::new(Begins::Nowhere).world("run_as: reporter").await;
+    is_answered_with(&mut world, "record_removed").await;
     world.end().await;
 }
 
@@ -159,18 +160,7 @@ async fn a_request_whose_record_is_malformed_is_answered_at_once() {
         value: Some(Bytes::from_static(b"{")),
     };
     shared.write(vec![malformed]).await.unwrap();
-    let lines = workflow("e-1", &[("w", wait(1))]);
-    world.send("1", &[EXECUTE], &lines).await;
-    let answer = world.answer().await;
-    assert_eq!(
-        answer.data["error"]["code"], "storage_failed",
-        "{}",
-        answer.data
-    );
-    assert_eq!(answer.data["execution_id"], json!("e-1"));
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
-        .await;
+    is_answered_with(&mut world, "storage_failed").await;
     let refused = "a2abus_workflow_refused_total{reason=\"store\"}";
     assert_eq!(world.count(refused), 1);
     world.end().await;
@@ -184,6 +174,23 @@ async fn a_request_that_another_replica_executes_does_not_delay_the_end_of_the_b
     world.send("1", &[EXECUTE], &lines).await;
     within("it waits", shared.waits.notified()).await;
     world.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_waits_for_another_replica_does_not_delay_the_end_of_the_bridge() {
+    let shared = Shared::new(Begins::Elsewhere);
+    let world = shared.world("run_as: reporter").await;
+    let lines = workflow("e-1", &[("w", wait(1))]);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let request = client.post(format!("{}/api/v1/workflows/execute", world.door));
+    let request = request.header("x-api-key", "key");
+    let request = request.json(&json!({ "workflow": lines }));
+    let client = tokio::spawn(request.send());
+    within("it waits", shared.waits.notified()).await;
+    world.end().await;
+    let response = client.await.unwrap().unwrap();
+    assert_eq!(response.status(), reqwest::StatusCode::SERVICE_UNAVAILABLE);
+    assert!(response.headers().contains_key("retry-after"));
 }
 
 #[tokio::test]

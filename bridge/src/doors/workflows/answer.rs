@@ -117,6 +117,14 @@ impl Problem {
         }
     }
 
+    /// Adds what the client can do.
+    fn suggest(mut self, suggestion: &'static str) -> Self {
+        if let Json::Object(error) = &mut self.error {
+            error.insert("suggestions", vec![Json::from(suggestion)]);
+        }
+        self
+    }
+
     fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
@@ -314,6 +322,7 @@ impl Problem {
         let codes = ("ExecutionError", "storage_failed");
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::new(status, codes, message, RefusalReason::Store)
+            .suggest("send the request again in a moment; if this lasts, the log and /readyz of the bridge show an operator the cause")
             .counted()
             .with(RETRY_AFTER, RETRY_AFTER_SECONDS)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_executor::{Agent, Json, Limit, Record, Refusal, StoreError, Usage};
+use a2abus_executor::{Agent, Json, Limit, Record, Refusal, RunningElsewhere, StoreError, Usage};
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -50,7 +50,7 @@ impl RestState {
                 Ok(Begun::Running(follow)) if wait_mode == WaitMode::Not => {
                     return Ok(replayed(accepted(follow.execution_id())));
                 }
-                Ok(Begun::Running(follow)) => match self.workflows.ended(agent, follow).await {
+                Ok(Begun::Running(follow)) => match self.ended_before(agent, follow).await {
                     Some(record) => {
                         return Ok(replayed(self.whole(agent, record, Record::answer).await));
                     }
@@ -72,6 +72,17 @@ impl RestState {
                 Err(NotBegun::Refused(Refusal::Store(error))) => return Err(self.store(&error)),
                 Err(not_begun) => return Err(problem(&not_begun)),
             }
+        }
+    }
+
+    /// The record of an execution that is already running; `None` if it was abandoned, or if the bridge is shutting down
+    /// and another replica runs it: its client can ask another replica.
+    async fn ended_before(&self, agent: &Agent, running: RunningElsewhere) -> Option<Arc<Record>> {
+        let is_here = running.is_here();
+        tokio::select! {
+            biased;
+            record = self.workflows.ended(agent, running) => record,
+            () = self.workflows.until_finished(), if !is_here => None,
         }
     }
 

@@ -174,6 +174,19 @@ async fn an_execution_that_did_not_begin_may_begin_elsewhere_at_once() {
 }
 
 #[tokio::test]
+async fn a_last_record_that_is_not_stored_in_time_may_be_written_late() {
+    let mut world = World::new();
+    let store = world.replica().await;
+    let begun = store.begin(changes(1, 1, "running", "x"), in_an_hour(), Vec::new());
+    assert!(begun.await.unwrap());
+    // It stores records, and does not see them.
+    world.tasks.clear();
+    let ended = store.write(changes(1, 1, "success", "x")).await;
+    let error = ended.unwrap_err();
+    assert!(error.0.is::<StoreDelayed>(), "{error:?}");
+}
+
+#[tokio::test]
 async fn an_execution_whose_record_was_removed_for_lack_of_memory_does_not_begin_again() {
     let mut world = World::new();
     let store = world.replica_with(40_000).await;

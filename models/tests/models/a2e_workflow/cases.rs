@@ -479,6 +479,18 @@ fn limits_are_those_given() {
         line(format!("{{\"a\":\"{}\"}}", "x".repeat(200))),
         "workflow_too_large"
     );
+    // Nothing is said about what the line would have defined.
+    let long = FETCH.replace("fetch-users", &"u".repeat(200));
+    let begin = r#"{"type":"beginExecution","executionId":"e","operationOrder":["u"]}"#;
+    let document = Document::parse(&format!("{long}\n{begin}").into(), &limits);
+    let report = document.validate(&Policy::default(), None, Strictness::Moderate);
+    let [issue] = &report.errors[..] else {
+        panic!("{report:?}");
+    };
+    assert_eq!(
+        issue.message,
+        "the line is larger than the limit of 200 bytes"
+    );
     assert_eq!(line("[".repeat(6) + &"]".repeat(6)), "invalid_json");
     assert_eq!(line("[".repeat(5) + &"]".repeat(5)), "not_an_object");
     let lines = vec![Bytes::from(FETCH); 9_000];

@@ -370,7 +370,11 @@ fn values_of_members() {
         &invalid,
     );
     check(&one(&store("indexedDB", "k")), &invalid);
-    check(&one(&store("localStorage", "")), &invalid);
+    for key in ["", ".", ".."] {
+        check(&one(&store("localStorage", key)), &invalid);
+        check(&one(&store("sessionStorage", key)), &invalid);
+    }
+    check(&one(&store("localStorage", "...")), &[]);
     check(&one(&store("localStorage", &"é".repeat(256))), &[]);
     check(&one(&store("localStorage", &"é".repeat(257))), &invalid);
     check(&one(&store("file", "a/_b/c-1.json")), &[]);
