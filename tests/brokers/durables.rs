@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use a2abus_transports::nats::{Nats, NatsConfig};
+use a2abus_transports::{AnyTransport, LogPosition, LogSource};
 use async_nats::jetstream::{self, stream};
 use serde_json::{Value, json};
 use support::battery::within;
@@ -157,7 +159,7 @@ async fn a_durable_with_a_limit_of_bytes_is_read() {
 }
 
 /// Publishes a message whose headers no client library would send.
-async fn publish_raw(nats: &str, subject: &[u8], headers: &[u8], body: &str) {
+pub(crate) async fn publish_raw(nats: &str, subject: &[u8], headers: &[u8], body: &str) {
     let address = nats.strip_prefix("nats://").unwrap();
     let mut connection = TcpStream::connect(address).await.unwrap();
     let (head, all) = (headers.len(), headers.len() + body.len());
@@ -235,4 +237,52 @@ async fn a_malformed_message_is_delivered_and_does_not_interrupt_the_connection_
     })
     .await;
     bridge.stop().await;
+}
+
+/// A log is read without acknowledgements, so its reader itself has to pass such a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_record_of_a_log_is_skipped() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("malformed-log").replace('.', "-");
+    let (client, _) = streams(&nats, &name).await;
+    let (jetstream, subject) = (jetstream_of(client), format!("{name}.a"));
+    let publish = async || {
+        let stored = jetstream.publish(subject.clone(), "good".into()).await;
+        stored.unwrap().await.unwrap();
+    };
+    let malformed = b"NATS/1.0\r\nno colon\r\n\r\n";
+    publish().await;
+    publish_raw(&nats, subject.as_bytes(), malformed, "bad").await;
+    publish_raw(&nats, subject.as_bytes(), malformed, "bad").await;
+    publish().await;
+    publish_raw(&nats, subject.as_bytes(), malformed, "bad").await;
+    publish().await;
+    let transport = Nats::connect(NatsConfig::new([nats.as_str()])).await;
+    let transport = AnyTransport::from(transport.unwrap());
+    let (source, mut next, mut good) = (LogSource::Stream(name), 1, Vec::new());
+    within("the whole log is read", async {
+        while good.len() < 6 {
+            let from = [LogPosition {
+                partition: 0,
+                offset: next,
+            }];
+            // It cannot be opened while the connection is lost.
+            let Ok(mut reader) = transport.read_log(&source, &from).await else {
+                continue;
+            };
+            while good.len() < 6
+                && let Some(batch) = reader.next().await
+            {
+                for record in batch.records {
+                    assert_eq!(record.position.offset, next);
+                    next += 1;
+                    good.push(record.body.as_deref() == Some(&b"good"[..]));
+                }
+            }
+        }
+    })
+    .await;
+    assert_eq!(good, [true, false, false, true, false, true]);
 }

@@ -113,7 +113,7 @@ pub struct ConfigProblem {
     pub message: String,
 }
 
-/// The faults in the TLS files of a transport, each under the key that names the file.
+/// The faults in the TLS files and the credentials of a transport, each under the key that names the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct TlsFindings {

@@ -119,8 +119,8 @@ impl Kafka {
         spawn("a2abus-kafka-watch", move || {
             let mut second = SecondOpinion::default();
             health::watch(&pulse, &changes, || match probe(&producer) {
-                Err(_) if second.is_answered(&settings) => {
-                    Ok(health::Answer::Other(second.health()))
+                Err(_) if second.is_answered(&settings, &pulse) => {
+                    Ok(health::Answer::Other(second.health(pulse.is_refused())))
                 }
                 Err(error) => Err(error),
                 Ok(()) => {
@@ -149,8 +149,10 @@ impl Kafka {
                     TransportErrorKind::Disconnected | TransportErrorKind::TimedOut
                 );
                 if silence && self.shared.pulse.is_refused() {
+                    // The client itself knows only that no broker is left.
+                    let what = format!("{what}: {}", self.shared.pulse.cause(&error));
                     let refused = TransportError::new(TransportErrorKind::Unauthenticated, what);
-                    return Err(refused.caused_by(error));
+                    return Err(refused);
                 }
                 Err(error)
             }

@@ -1,5 +1,7 @@
 //! Reading a topic or a stream as a log: every reader gets all records from a position on, and no position is stored.
 
+use std::sync::{Arc, OnceLock};
+
 use bytes::Bytes;
 use tokio::sync::mpsc;
 #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -69,8 +71,15 @@ pub struct LogBatch {
 #[derive(Debug)]
 pub struct LogReader {
     batches: mpsc::Receiver<LogBatch>,
+    ended: EndCause,
     _stop: DropGuard,
 }
+
+/// Why the reading has ended. The task that reads sets it before it ends.
+pub(crate) type EndCause = Arc<OnceLock<String>>;
+
+/// The body of a record in place of one that the client cannot read: it is not empty, which would delete a key.
+const UNREADABLE: &[u8] = b"unreadable";
 
 /// At most this many batches are prepared ahead.
 #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -84,9 +93,28 @@ pub(crate) const BATCH_BYTES: usize = 1 << 20;
 
 // === impl LogRecord ===
 
-#[cfg(any(feature = "kafka", feature = "nats"))]
 impl LogRecord {
+    /// A record in place of one that the client cannot read.
+    #[cfg(feature = "nats")]
+    pub(crate) fn unreadable(position: LogPosition) -> Self {
+        Self {
+            position,
+            time: 0,
+            topic: None,
+            key: None,
+            headers: Headers::new(),
+            body: Some(Bytes::from_static(UNREADABLE)),
+        }
+    }
+
+    /// Whether it is in place of a record that the client cannot read. No other record is without a topic and a time.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        self.topic.is_none() && self.time == 0 && self.body.as_deref() == Some(UNREADABLE)
+    }
+
     /// Its approximate size in memory.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn size_bytes(&self) -> usize {
         let (key, body) = (self.key.as_ref(), self.body.as_ref());
         size_of::<Self>() + key.map_or(0, Bytes::len) + body.map_or(0, Bytes::len)
@@ -103,9 +131,22 @@ impl LogReader {
         let stop = CancellationToken::new();
         let reader = Self {
             batches,
+            ended: EndCause::default(),
             _stop: stop.clone().drop_guard(),
         };
         (reader, sender, stop)
+    }
+
+    /// Where the task that reads sets why it ends.
+    #[cfg(any(feature = "kafka", feature = "nats"))]
+    pub(crate) fn end_cause(&self) -> EndCause {
+        Arc::clone(&self.ended)
+    }
+
+    /// Why the reading has ended, if that is known.
+    #[must_use]
+    pub fn ended_because(&self) -> Option<&str> {
+        self.ended.get().map(String::as_str)
     }
 
     /// The next records; `None` when the reading has ended, because the transport was closed or because the log was

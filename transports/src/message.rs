@@ -127,6 +127,14 @@ impl fmt::Debug for Topic {
     }
 }
 
+/// FNV-1a of the bytes of names: the same for the same names in every version of this program.
+#[cfg(any(feature = "kafka", feature = "nats"))]
+pub(crate) fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u32 {
+    bytes.into_iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
 /// A header: a name, and a value of raw bytes or Kafka's null.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {

@@ -27,6 +27,7 @@ mod api;
 mod config;
 mod consumer;
 mod core;
+mod credentials;
 mod diagnose;
 mod durable;
 mod expected;

@@ -191,32 +191,39 @@ impl TlsFindings {
             not_after,
         } = certificate.validity();
         let (begins, ends) = (time(not_before.timestamp()), time(not_after.timestamp()));
+        let shown = humantime::format_rfc3339_seconds(begins);
         let subject = format!(
             "the certificate of {} in {}",
             certificate.subject(),
             file.display()
         );
+        if now < begins {
+            let message = format!("{subject} is not valid before {shown}: check the clock");
+            return self.invalid.push(ConfigProblem::new(key, message));
+        }
         let lifetime = ends.duration_since(begins).unwrap_or_default();
+        self.of_end(key, &subject, (ends, Some(lifetime)), now, renewal);
+    }
+
+    /// Examines when something expires, and how long it lives in all, if that is known.
+    pub(crate) fn of_end(
+        &mut self,
+        key: &str,
+        subject: &str,
+        (ends, lifetime): (SystemTime, Option<Duration>),
+        now: SystemTime,
+        renewal: &str,
+    ) {
         let left = ends.duration_since(now).unwrap_or_default();
-        let (starts, dates) = (begins, [begins, ends]);
-        let [begins, ends] = dates.map(humantime::format_rfc3339_seconds);
-        let (findings, message) = if now < starts {
-            let message = format!("{subject} is not valid before {begins}: check the clock");
-            (&mut self.invalid, message)
-        } else if left.is_zero() {
-            (
-                &mut self.invalid,
-                format!("{subject} expired on {ends}: {renewal}"),
-            )
-        } else if left < EXPIRES_SOON.min(lifetime / 10) {
-            (
-                &mut self.expiring,
-                format!("{subject} expires on {ends}: {renewal}"),
-            )
-        } else {
-            return;
-        };
-        findings.push(ConfigProblem::new(key, message));
+        let soon = lifetime.map_or(EXPIRES_SOON, |lifetime| EXPIRES_SOON.min(lifetime / 10));
+        let ends = humantime::format_rfc3339_seconds(ends);
+        if left.is_zero() {
+            let message = format!("{subject} expired on {ends}: {renewal}");
+            self.invalid.push(ConfigProblem::new(key, message));
+        } else if left < soon {
+            let message = format!("{subject} expires on {ends}: {renewal}");
+            self.expiring.push(ConfigProblem::new(key, message));
+        }
     }
 }
 

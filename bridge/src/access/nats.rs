@@ -139,6 +139,10 @@ fn log_requests(stream: &str, is_created: bool) -> Vec<String> {
         format!("CONSUMER.CREATE.{stream}.>"),
         format!("CONSUMER.DELETE.{stream}.>"),
         format!("CONSUMER.MSG.NEXT.{stream}.>"),
+        // The client asks for its consumer after each reconnect.
+        format!("CONSUMER.INFO.{stream}.>"),
+        // For records that the client cannot read.
+        format!("STREAM.MSG.GET.{stream}"),
     ];
     if is_created {
         requests.push(format!("STREAM.CREATE.{stream}"));
@@ -223,6 +227,30 @@ default_route: [{transport: n, topic: out}]
             assert!(pattern.starts_with("# "), "{lines:?}");
         }
         assert_eq!(unlisted_lines(&lines).count(), 2);
+    }
+
+    #[test]
+    fn the_reader_of_a_log_may_ask_for_its_consumer() {
+        let text = "
+transports: {n: {type: nats, servers: ['nats://a']}}
+bindings: [{name: in, transport: n, topics: [in]}]
+default_route: [{transport: n, topic: out}]
+http: {listen: '127.0.0.1:0'}
+state: {log: n}
+";
+        let config = Config::read("f", text, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let (name, transport) = config.transports.first_key_value().unwrap();
+        let TransportConfig::Nats(nats) = transport else {
+            panic!("{transport:?}");
+        };
+        let subjects = subjects(nats, &access::uses(&config, name));
+        let of_logs = |request: &str| {
+            let request = format!("$JS.API.CONSUMER.{request}.");
+            let all = subjects.publish.iter();
+            all.filter(|subject| subject.starts_with(&request)).count()
+        };
+        assert!(of_logs("INFO") > 0, "{subjects:?}");
+        assert_eq!(of_logs("INFO"), of_logs("MSG.NEXT"), "{subjects:?}");
     }
 
     fn unlisted_lines(lines: &[String]) -> impl Iterator<Item = &String> {

@@ -53,6 +53,8 @@ pub(super) struct SecondOpinion {
     client: Option<BaseProducer<Silent>>,
     /// Since when it is asked.
     since: Option<Instant>,
+    /// Whether the brokers have refused the login of another client since then.
+    is_refused: bool,
 }
 
 /// The context of a client that only asks.
@@ -87,8 +89,8 @@ impl Checkup {
             &answer,
             Err(error) if error.rdkafka_error_code() == Some(Code::BrokerTransportFailure)
         );
-        let is_cut_off =
-            has_no_broker && pulse.answers_newcomers(INTERVAL, || a_new_client_gets_answer(config));
+        let is_cut_off = has_no_broker
+            && pulse.answers_newcomers(INTERVAL, || a_new_client_gets_answer(config, pulse));
         tracing::debug!(answer = ?answer.as_ref().map(drop), is_cut_off, "a silent Kafka client is checked");
         let now = Instant::now();
         (self.last, self.is_answered) = (now, answer.is_ok());
@@ -100,12 +102,14 @@ impl Checkup {
     }
 }
 
-fn a_new_client_gets_answer(config: &KafkaConfig) -> bool {
-    new_client(config).is_some_and(|client| gets_answer(&client, CONNECTED))
+fn a_new_client_gets_answer(config: &KafkaConfig, pulse: &Pulse) -> bool {
+    new_client(config, pulse).is_some_and(|client| gets_answer(&client, CONNECTED))
 }
 
-fn new_client(config: &KafkaConfig) -> Option<BaseProducer<Silent>> {
-    let config = config.client().ok()?;
+fn new_client(config: &KafkaConfig, pulse: &Pulse) -> Option<BaseProducer<Silent>> {
+    let config = config.client();
+    pulse.note_new_client(config.as_ref().map(drop));
+    let config = config.ok()?;
     config.build().create_with_context(Silent).ok()
 }
 
@@ -118,10 +122,10 @@ fn gets_answer(client: &BaseProducer<Silent>, timeout: Duration) -> bool {
 
 impl SecondOpinion {
     /// Whether any broker answers. Blocks for a limited time.
-    pub(super) fn is_answered(&mut self, config: &KafkaConfig) -> bool {
+    pub(super) fn is_answered(&mut self, config: &KafkaConfig, pulse: &Pulse) -> bool {
         self.since.get_or_insert_with(Instant::now);
         if self.client.is_none() {
-            self.client = new_client(config);
+            self.client = new_client(config, pulse);
         }
         let Some(client) = &self.client else {
             return false;
@@ -131,9 +135,14 @@ impl SecondOpinion {
         gets_answer(client, PROBE_TIMEOUT)
     }
 
-    /// The health of a cluster that answers this client and not the producer.
-    pub(super) fn health(&self) -> Health {
+    /// The health of a cluster that answers this client but not the producer. `is_refused`: it has just refused a login.
+    pub(super) fn health(&mut self, is_refused: bool) -> Health {
+        self.is_refused |= is_refused;
         match self.since {
+            // A new client reads the file of its password again.
+            _ if self.is_refused => Health::Impaired(Text::from_static(
+                "the brokers refuse the login of running clients, but accept that of a new one: the running clients are replaced; if this lasts, check `sasl`, and the users of the cluster",
+            )),
             Some(since) if since.elapsed() > UNCONFIRMED => Health::Impaired(Text::from_static(
                 "brokers answer, but not the producer of the bridge: if this lasts, check that enough replicas of the topics are in sync",
             )),
@@ -166,6 +175,18 @@ mod tests {
     use rdkafka::mocking::MockCluster;
 
     use super::*;
+
+    #[test]
+    fn a_cluster_that_refuses_running_clients_is_impaired_until_they_are_replaced() {
+        let mut second = SecondOpinion::default();
+        assert_eq!(second.health(false), Health::Up);
+        // The refusal is reported once.
+        for is_refused in [true, false] {
+            assert!(matches!(second.health(is_refused), Health::Impaired(_)));
+        }
+        second.close();
+        assert_eq!(second.health(false), Health::Up);
+    }
 
     #[test]
     fn only_a_client_that_gets_no_answer_while_new_ones_do_is_cut_off() {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::properties::KafkaProperties;
 use crate::error::{ConfigProblem, TlsFindings, TransportError, TransportErrorKind};
+use crate::message::fnv1a;
 use crate::secret::Secret;
 use crate::tls_files::{TlsClient, TlsFiles};
 use crate::transport::LAG_INTERVAL;
@@ -587,12 +588,8 @@ pub(super) fn milliseconds(duration: Duration) -> String {
     }
 }
 
-/// FNV-1a: the same for the same topics in every version of this program.
 fn fingerprint(topics: &[&str]) -> u32 {
-    let bytes = topics.iter().flat_map(|topic| topic.bytes().chain([b',']));
-    bytes.fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    fnv1a(topics.iter().flat_map(|topic| topic.bytes().chain([b','])))
 }
 
 #[cfg(test)]

@@ -11,6 +11,11 @@
 //! poll loses its partitions. Nothing else polls, so a callback may block.
 
 mod leaving;
+mod positions;
+mod received;
+mod refusals;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,29 +24,25 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
-use rdkafka::consumer::{CommitMode, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
-use rdkafka::message::{BorrowedMessage, Message as _};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::received::{Received, receive};
 use super::checkup::{Checkup, SILENCE};
 use super::config::{KafkaConfig, milliseconds};
-use super::error::{GRANT, LOG_AGAIN, failed, is_outage, kind};
+use super::error::failed;
 use super::health::{Events, Pulse};
 use super::intake::{Admission, Budget, Intake, PAUSE_AFTER, PositionStorage};
-use super::progress::Ends;
-use super::questions::may_read;
-use super::rebalance::{Client, Context, EndSignal, list, store};
-use super::record;
+use super::rebalance::{Client, Context, EndSignal, list};
 use super::thread::spawn;
-use super::writer::position;
-use crate::delivery::{Acknowledger, Delivery, Origin};
+use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{Message, Topic};
+use crate::message::Topic;
 use crate::transport::{Consumer, LAG_INTERVAL, PausedPartition, Reader, Share};
 
 /// The maximum time a poll blocks, and thus the delay before a stop is noticed or a settled offset is stored.
@@ -52,8 +53,6 @@ const PAUSED_TICK: Duration = Duration::from_millis(50);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// The first and the longest pause before the commit of a topic that was created again is repeated.
 const COMMIT_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// The timeout of a request for offsets by the reading thread.
-const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before a failed client is replaced.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
@@ -62,10 +61,6 @@ const MAX_REVOCATION: Duration = Duration::from_secs(60);
 /// How long a member at least may wait for its partitions while the cluster answers. Twice as long as a bridge may take
 /// to give partitions up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
-/// For how long a refusal explains that a member gets no partitions.
-const MAX_REFUSED_WAIT: Duration = Duration::from_secs(20 * 60);
-/// After this time the cluster is asked again whether it still refuses topics.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes fence
 /// each other every few seconds; outages are rarer.
 const FENCED_AGAIN: Duration = Duration::from_secs(15);
@@ -146,17 +141,6 @@ struct Unreadable {
     ask_at: Instant,
     /// When the question was last asked, and its answer, until that has arrived.
     asked: Option<(Instant, std_mpsc::Receiver<Result<(), TransportError>>)>,
-}
-
-/// A record on its way to the channel.
-struct Received {
-    lane: u32,
-    epoch: u64,
-    topic: Topic,
-    partition: i32,
-    offset: i64,
-    time: Option<i64>,
-    message: Message,
 }
 
 /// Why records wait in the backlog.
@@ -396,21 +380,6 @@ impl Task {
         }
     }
 
-    /// Asks whether the topics may be read. The answer comes when it is known; none if the question cannot be asked.
-    fn ask_to_read(&self) -> std_mpsc::Receiver<Result<(), TransportError>> {
-        let (answer, answered) = std_mpsc::sync_channel(1);
-        let (config, pulse) = (Arc::clone(&self.plan.config), Arc::clone(&self.plan.pulse));
-        let topics = self.plan.source.topics();
-        let asking = spawn("a2abus-kafka-ask", move || {
-            // Fails when the client that asked has ended.
-            let _ = answer.send(may_read(&config, &pulse, &topics));
-        });
-        if let Err(error) = asking {
-            tracing::warn!(reads = %self.plan.source, %error, "cannot ask whether topics may be read again");
-        }
-        answered
-    }
-
     fn context(&self) -> Context {
         Context::new(
             Events::new("consumer", Arc::clone(&self.plan.pulse)),
@@ -638,43 +607,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Asks from time to time whether the cluster still refuses topics, and notes when it no longer does. Does not wait
-    /// for the answer.
-    fn ask_again(&mut self) {
-        let now = Instant::now();
-        let Some(unreadable) = &mut self.unreadable else {
-            return;
-        };
-        let Some((asked_at, answer)) = &unreadable.asked else {
-            if now >= unreadable.ask_at {
-                unreadable.asked = Some((now, self.task.ask_to_read()));
-            }
-            return;
-        };
-        let answer = match answer.try_recv() {
-            Err(std_mpsc::TryRecvError::Empty) => return,
-            Ok(answer) => answer,
-            // The thread that asks could not be started.
-            Err(std_mpsc::TryRecvError::Disconnected) => Err(TransportError::new(
-                TransportErrorKind::Other,
-                "ask whether topics may be read",
-            )),
-        };
-        match answer {
-            Ok(()) if *asked_at > unreadable.refused_at => {
-                self.unreadable = None;
-                return self.client.context().set_records_refused(false);
-            }
-            // A topic was refused after the question.
-            Ok(()) => {}
-            Err(error) if error.kind() == TransportErrorKind::Unauthorised => {}
-            Err(error) => {
-                tracing::debug!(reads = %self.task.plan.source, %error, "cannot tell whether topics may be read again");
-            }
-        }
-        (unreadable.asked, unreadable.ask_at) = (None, now + ASK_AGAIN);
-    }
-
     /// Takes one record, or serves one event.
     fn poll(&mut self, timeout: Duration) -> ControlFlow<End> {
         match self.client.poll(timeout) {
@@ -709,103 +641,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the client waits for partitions that it may never get. librdkafka removes the brokers that a response
-    /// about the cluster does not name. After a response that names none, as a single broker sends it while it returns
-    /// to its cluster, the client sometimes never asks again.
-    fn is_stuck(&self) -> bool {
-        let max_wait = self.task.max_wait();
-        let is_answered = self.task.plan.pulse.answers_for() > max_wait;
-        // A refused topic may be the reason why the partitions are gone.
-        let waits = self.client.context().unassigned_for();
-        let is_refused = self.unreadable.is_some() && waits < MAX_REFUSED_WAIT;
-        let is_without = self.is_without_partitions(max_wait) && !is_refused;
-        self.is_member() && is_answered && is_without
-    }
-
-    /// Whether the client has waited longer than this for partitions, and the cluster has not refused them since.
-    fn is_without_partitions(&self, longest: Duration) -> bool {
-        let waits = self.client.context().unassigned_for();
-        let since_refusal = self.refused_at.map(|at| at.elapsed());
-        let is_refused = since_refusal.is_some_and(|since| since < waits.min(MAX_REFUSED_WAIT));
-        waits > longest && !is_refused
-    }
-
-    /// Logs an error once, and again when it changes or persists.
-    fn note(&mut self, error: &KafkaError) {
-        let task = self.task;
-        let reads = &task.plan.source;
-        let Some(code) = error.rdkafka_error_code() else {
-            return tracing::warn!(%reads, %error, "the Kafka consumer reports an error");
-        };
-        // A live reader has no group, so it needs no permission for one.
-        let groupless = code == Code::GroupAuthorizationFailed && !self.is_member();
-        let is_refusal = kind(code) == TransportErrorKind::Unauthorised && !groupless;
-        if is_refusal {
-            self.note_refusal(code);
-        }
-        let is_reported = self
-            .last_error
-            .is_some_and(|(last, at)| last == code && at.elapsed() < LOG_AGAIN);
-        if is_reported || groupless || is_outage(code) {
-            return tracing::debug!(%reads, %error, "the Kafka consumer reports an error");
-        }
-        self.last_error = Some((code, Instant::now()));
-        if is_refusal {
-            tracing::error!(%reads, %error, fix = GRANT, "the Kafka cluster denies this reader a permission");
-        } else {
-            tracing::warn!(%reads, %error, "the Kafka consumer reports an error");
-        }
-    }
-
-    /// Shows that the cluster refuses a permission.
-    fn note_refusal(&mut self, code: Code) {
-        let now = Instant::now();
-        self.refused_at = Some(now);
-        if code == Code::TopicAuthorizationFailed {
-            let unreadable = self.unreadable.get_or_insert_with(|| Unreadable {
-                refused_at: now,
-                ask_at: now + ASK_AGAIN,
-                asked: None,
-            });
-            unreadable.refused_at = now;
-            self.client.context().set_records_refused(true);
-        }
-        self.task.share.send_if_modified(|share| {
-            let waits = *share == Share::Waiting;
-            if waits {
-                *share = Share::Refused;
-            }
-            waits
-        });
-    }
-
-    /// Warns when records were deleted before they were read.
-    fn warn_of_gap(&mut self, first: &Received) {
-        if !self.is_member() || first.offset == 0 || Instant::now() < self.check_gaps_at {
-            return;
-        }
-        let lost = lost_records(
-            &self.client,
-            first.topic.as_str(),
-            first.partition,
-            first.offset,
-        );
-        match lost {
-            Ok(0) => {}
-            Ok(records) => tracing::warn!(
-                topic = first.topic.as_str(),
-                partition = first.partition,
-                records,
-                "records were deleted from the source before they were read"
-            ),
-            Err(error) => {
-                tracing::debug!(%error, "cannot tell whether records were deleted unread");
-                // Each question blocks the thread, so do not ask for every partition while nobody answers.
-                self.check_gaps_at = Instant::now() + LOG_AGAIN;
-            }
-        }
-    }
-
     fn is_member(&self) -> bool {
         matches!(self.task.plan.source, Source::Group { .. })
     }
@@ -822,68 +657,6 @@ impl<'a> Session<'a> {
             }
         }
         is_due
-    }
-
-    /// Stores positions that moved, for the next commit.
-    fn store_positions(&mut self) {
-        store(&self.client, self.task.intake.take_moved());
-        for (topic, partition, position) in self.task.intake.take_restarted() {
-            self.commit_again_at = Instant::now();
-            self.commit_again_pause = COMMIT_AGAIN.0;
-            tracing::warn!(
-                topic = topic.as_str(),
-                partition,
-                position,
-                "offsets of a Kafka partition went back: its topic was created again, or records were lost"
-            );
-        }
-        self.commit_again();
-    }
-
-    /// Commits positions on topics that were created again. Of stored positions, librdkafka commits only those above the
-    /// last commit, which may be of the old topic. Source: librdkafka 2.12,
-    /// `rd_kafka_topic_partition_list_set_offsets`. It does not report the result of these commits either, so they are
-    /// repeated, at longer and longer intervals, until a commit of stored positions succeeds.
-    fn commit_again(&mut self) {
-        let now = Instant::now();
-        if now < self.commit_again_at {
-            return;
-        }
-        let positions = self.task.intake.positions_with_old_commits();
-        if positions.is_empty() {
-            self.commit_again_pause = COMMIT_AGAIN.0;
-            return;
-        }
-        self.commit_again_at = now + self.commit_again_pause;
-        self.commit_again_pause = COMMIT_AGAIN.1.min(self.commit_again_pause * 2);
-        let committed =
-            list(positions).and_then(|positions| self.client.commit(&positions, CommitMode::Async));
-        if let Err(error) = committed {
-            tracing::warn!(%error, "a Kafka commit failed; records may be redelivered or skipped");
-        }
-    }
-
-    /// Asks for the ends of paused partitions, for the lag: librdkafka learns the end of a partition only from what it
-    /// fetches. Source: librdkafka 2.12, `rd_kafka_toppar_consumer_lag_req`.
-    fn measure_paused(&mut self) {
-        let now = Instant::now();
-        if self.task.lag.is_none() || now < self.measure_at {
-            return;
-        }
-        self.measure_at = now + LAG_INTERVAL;
-        let paused = self.task.intake.paused();
-        if paused.is_empty() {
-            return self.client.context().note_ends(Ends::new());
-        }
-        let mut question = TopicPartitionList::with_capacity(paused.len());
-        let added = paused.iter().try_for_each(|(topic, partition)| {
-            question.add_partition_offset(topic.as_str(), *partition, Offset::End)
-        });
-        let answer = added.and_then(|()| self.client.offsets_for_times(question, OFFSET_TIMEOUT));
-        match answer {
-            Ok(ends) => self.client.context().note_ends(ends_of(&ends)),
-            Err(error) => tracing::debug!(%error, "the ends of paused partitions are not known"),
-        }
     }
 
     fn is_cut_off(&mut self) -> bool {
@@ -908,467 +681,14 @@ fn named(
     act(&list)
 }
 
-fn ends_of(list: &TopicPartitionList) -> Ends {
-    let elements = list.elements();
-    let ends = elements.iter().filter_map(|it| match it.offset() {
-        Offset::Offset(end) => Some(((it.topic().to_owned(), it.partition()), end)),
-        _ => None,
-    });
-    ends.collect()
-}
-
 /// The error of a subscription that ends because another process has taken its place.
 fn fenced(code: Code) -> TransportError {
     let what = "read as a member of a group: another process uses the same instance_id; give each process its own instance_id, and restart this one";
     TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
 }
 
-/// Converts a record, and returns whether it is the first of its assignment; `None` if its partition is not assigned.
-fn receive(
-    intake: &Intake,
-    last_lane: &mut Option<(u32, Topic, i32)>,
-    record: &BorrowedMessage<'_>,
-) -> Option<(Received, bool)> {
-    let (name, partition) = (record.topic(), record.partition());
-    let known = last_lane
-        .as_ref()
-        .filter(|(_, topic, of)| *of == partition && topic.as_str() == name);
-    let (lane, topic) = match known {
-        Some((lane, topic, _)) => (*lane, topic.clone()),
-        None => {
-            let lane = intake.lane(name, partition)?;
-            let topic = intake.topic(lane)?;
-            *last_lane = Some((lane, topic.clone(), partition));
-            (lane, topic)
-        }
-    };
-    let (epoch, first) = intake.arrive(lane)?;
-    let received = Received {
-        lane,
-        epoch,
-        topic,
-        partition,
-        offset: record.offset(),
-        time: record.timestamp().to_millis(),
-        message: record::message(record),
-    };
-    Some((received, first))
-}
-
-/// How many records between the committed offset and the first received one no longer exist.
-fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> KafkaResult<i64> {
-    let mut question = TopicPartitionList::with_capacity(1);
-    question.add_partition(topic, partition);
-    let answer = client.committed_offsets(question, OFFSET_TIMEOUT)?;
-    let committed = answer.find_partition(topic, partition).map(|p| p.offset());
-    match committed {
-        Some(Offset::Offset(committed)) if committed < first => {
-            // Compaction and transactions leave gaps without loss. Deletion moves the low watermark.
-            let (low, _) = client.fetch_watermarks(topic, partition, OFFSET_TIMEOUT)?;
-            Ok((low - committed).max(0))
-        }
-        _ => Ok(0),
-    }
-}
-
 /// Sixteen random hexadecimal digits.
 pub(super) fn random() -> String {
     let number = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
     format!("{number:016x}")
-}
-
-// === impl Received ===
-
-impl Received {
-    fn delivery(self, acknowledger: Acknowledger) -> Delivery {
-        let origin = Origin {
-            position: position(self.topic.as_str(), self.partition, self.offset),
-            time: self.time,
-        };
-        Delivery {
-            message: self.message,
-            topic: self.topic,
-            reply_to: None,
-            origin: Some(origin),
-            lane: self.lane,
-            attempt: 1,
-            acknowledger,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rdkafka::ClientConfig;
-    use rdkafka::consumer::{BaseConsumer, ConsumerContext as _, Rebalance};
-    use rdkafka::mocking::MockCluster;
-    use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
-    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
-
-    use super::super::health;
-    use super::super::rebalance::COMMITTED_TIMEOUT;
-    use super::*;
-    use crate::delivery::Outcome;
-    use crate::transport::{CloseDeadlines, Health};
-
-    const DEADLINE: Duration = Duration::from_secs(30);
-
-    type Cluster = MockCluster<'static, DefaultProducerContext>;
-
-    fn cluster() -> Cluster {
-        let cluster = Cluster::new(1).unwrap();
-        cluster.create_topic("t", 1, 1).unwrap();
-        cluster
-    }
-
-    /// A record in the topic `t`.
-    fn publish(cluster: &Cluster) {
-        let producer: BaseProducer = ClientConfig::new()
-            .set("bootstrap.servers", cluster.bootstrap_servers())
-            .create()
-            .unwrap();
-        producer
-            .send(BaseRecord::<(), _>::to("t").payload("x"))
-            .unwrap();
-        producer.flush(DEADLINE).unwrap();
-    }
-
-    /// Polls until a record is delivered.
-    fn delivered(session: &mut Session<'_>, deliveries: &mut mpsc::Receiver<Delivery>) -> Delivery {
-        let late = Instant::now() + DEADLINE;
-        loop {
-            assert!(Instant::now() < late, "no record is delivered");
-            assert!(session.poll(TICK).is_continue());
-            session.deliver();
-            if let Ok(delivery) = deliveries.try_recv() {
-                return delivery;
-            }
-        }
-    }
-
-    /// Polls until the member has this share.
-    #[track_caller]
-    fn until(session: &mut Session<'_>, share: Share) {
-        let late = Instant::now() + DEADLINE;
-        while *session.task.share.borrow() != share {
-            assert!(Instant::now() < late, "it is never {share:?}");
-            assert!(session.poll(TICK).is_continue());
-            session.ask_again();
-        }
-    }
-
-    /// A member of the group `g` that reads the topic `t` of this cluster, which answers.
-    fn member(brokers: String) -> (Task, mpsc::Receiver<Delivery>) {
-        let pulse = Arc::new(Pulse::default());
-        health::watch(&pulse, &watch::Sender::new(Health::Up), || {
-            pulse.stop();
-            Ok(health::Answer::Producer)
-        });
-        let (deliveries, receiver) = mpsc::channel(1);
-        let budget = Budget {
-            bytes: 1 << 20,
-            messages: 100,
-        };
-        let task = Task {
-            plan: Plan {
-                config: Arc::new(KafkaConfig::new([brokers])),
-                pulse,
-                closing: CancellationToken::new(),
-                source: Source::Group {
-                    name: Text::from_static("g"),
-                    topics: vec![Topic::from_static("t")],
-                },
-                budget,
-            },
-            intake: Arc::new(Intake::new(PositionStorage::Offsets, budget)),
-            leave: EndSignal::default(),
-            share: watch::Sender::new(Share::Waiting),
-            replaced: Arc::default(),
-            deliveries,
-            lag: None,
-            full: watch::channel(Vec::new()).0,
-        };
-        (task, receiver)
-    }
-
-    #[test]
-    fn a_last_commit_has_time_after_the_deadline_of_deliveries() {
-        let cluster = cluster();
-        publish(&cluster);
-        let (task, mut deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        let delivery = delivered(&mut session, &mut deliveries);
-        delivery.acknowledger.settle(Outcome::Settled).unwrap();
-        let refusals = [Response::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS; 3];
-        cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
-        let settle = Instant::now();
-        let commit = settle + DEADLINE;
-        task.leave
-            .deadlines
-            .set(CloseDeadlines {
-                settle,
-                commit,
-                end: commit,
-            })
-            .unwrap();
-        session.close();
-        assert_eq!(committed(&cluster), Offset::Offset(1));
-    }
-
-    #[test]
-    fn a_member_gets_its_first_partitions_before_it_leaves() {
-        let cluster = cluster();
-        let (task, _) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        assert_eq!(*task.share.borrow(), Share::Waiting);
-        session.leave_without_partitions(Instant::now() + DEADLINE);
-        assert_eq!(*task.share.borrow(), Share::Assigned);
-        assert_eq!(session.client.assignment().unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_member_that_is_refused_is_not_stuck() {
-        let cluster = cluster();
-        let refusals = [Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 1_000];
-        cluster.request_errors(RDKafkaApiKey::FindCoordinator, &refusals);
-        let (task, _deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        let late = Instant::now() + DEADLINE;
-        while session.is_without_partitions(Duration::ZERO) {
-            assert!(Instant::now() < late, "no refusal is reported");
-            assert!(session.poll(TICK).is_continue());
-        }
-        // Once it is permitted it gets partitions. If it loses them, it waits again.
-        cluster.clear_request_errors(RDKafkaApiKey::FindCoordinator);
-        while *task.share.borrow() != Share::Assigned {
-            assert!(Instant::now() < late, "no partitions are assigned");
-            assert!(session.poll(TICK).is_continue());
-        }
-        assert!(!session.is_without_partitions(Duration::ZERO));
-        session.client.unsubscribe();
-        while !session.is_without_partitions(Duration::ZERO) {
-            assert!(Instant::now() < late, "the next wait does not count");
-            assert!(session.poll(TICK).is_continue());
-        }
-    }
-
-    #[test]
-    fn a_member_waits_longer_than_a_session_and_a_revocation() {
-        let (mut task, _) = member("127.0.0.1:1".to_owned());
-        assert_eq!(task.max_wait(), MAX_WAIT);
-        let session_timeout = Duration::from_secs(10 * 60);
-        task.plan.config = Arc::new(KafkaConfig {
-            session_timeout,
-            ..KafkaConfig::clone(&task.plan.config)
-        });
-        assert_eq!(task.max_wait(), session_timeout + MAX_REVOCATION);
-    }
-
-    /// Asks now whether the topics are still refused, and waits for the answer.
-    #[track_caller]
-    fn ask(session: &mut Session<'_>) {
-        let late = Instant::now() + DEADLINE;
-        session.unreadable.as_mut().unwrap().ask_at = Instant::now();
-        session.ask_again();
-        let is_asked = |unreadable: &Unreadable| unreadable.asked.is_some();
-        while session.unreadable.as_ref().is_some_and(is_asked) {
-            assert!(Instant::now() < late, "no answer");
-            assert!(session.poll(TICK).is_continue());
-            session.ask_again();
-        }
-    }
-
-    #[test]
-    fn a_reader_whose_records_are_refused_has_its_share_again_when_they_are_permitted() {
-        let cluster = cluster();
-        let refusals = [Response::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED; 1_000];
-        cluster.request_errors(RDKafkaApiKey::Fetch, &refusals);
-        let (task, mut deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        until(&mut session, Share::Assigned);
-        until(&mut session, Share::Refused);
-        cluster.clear_request_errors(RDKafkaApiKey::Fetch);
-        ask(&mut session);
-        assert_eq!(*task.share.borrow(), Share::Assigned);
-        publish(&cluster);
-        drop(delivered(&mut session, &mut deliveries));
-    }
-
-    #[test]
-    fn a_permission_that_is_refused_again_before_the_answer_counts_as_refused() {
-        let cluster = cluster();
-        let (task, _deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        until(&mut session, Share::Assigned);
-        session.note_refusal(Code::TopicAuthorizationFailed);
-        session.unreadable.as_mut().unwrap().ask_at = Instant::now();
-        session.ask_again();
-        session.note_refusal(Code::TopicAuthorizationFailed);
-        ask(&mut session);
-        assert_eq!(*task.share.borrow(), Share::Refused);
-        ask(&mut session);
-        assert_eq!(*task.share.borrow(), Share::Assigned);
-    }
-
-    /// A topic that the user may not see any more has no partitions, and librdkafka reports that once.
-    #[test]
-    fn a_member_is_refused_as_long_as_it_may_not_see_its_topic() {
-        let cluster = cluster();
-        let (mut task, _deliveries) = member(cluster.bootstrap_servers());
-        let refresh = [("topic.metadata.refresh.interval.ms", "100")];
-        task.plan.config = Arc::new(KafkaConfig {
-            properties: refresh.into_iter().collect(),
-            ..KafkaConfig::clone(&task.plan.config)
-        });
-        let mut session = Session::open(&task).unwrap();
-        until(&mut session, Share::Assigned);
-        let refusal = Response::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-        cluster.topic_error("t", refusal).unwrap();
-        until(&mut session, Share::Refused);
-        let late = Instant::now() + DEADLINE;
-        while task.intake.is_assigned() {
-            assert!(Instant::now() < late, "nothing is revoked");
-            assert!(session.poll(TICK).is_continue());
-        }
-        assert_eq!(*task.share.borrow(), Share::Refused);
-        ask(&mut session);
-        assert_eq!(*task.share.borrow(), Share::Refused);
-        assert!(session.unreadable.is_some());
-        let granted = Response::RD_KAFKA_RESP_ERR_NO_ERROR;
-        cluster.topic_error("t", granted).unwrap();
-        ask(&mut session);
-        assert!(session.unreadable.is_none());
-        assert_eq!(*task.share.borrow(), Share::Waiting);
-    }
-
-    #[test]
-    fn a_member_whose_share_is_empty_has_it_again_when_its_topic_is_permitted() {
-        let cluster = cluster();
-        let (task, _deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        let context = Arc::clone(session.client.context());
-        let nothing = TopicPartitionList::new();
-        let share = || *task.share.borrow();
-        session.note_refusal(Code::TopicAuthorizationFailed);
-        assert_eq!(share(), Share::Refused);
-        // The other members have all partitions.
-        context.post_rebalance(&session.client, &Rebalance::Assign(&nothing));
-        assert_eq!(share(), Share::Refused);
-        context.set_records_refused(false);
-        assert_eq!(share(), Share::Assigned);
-        context.post_rebalance(&session.client, &Rebalance::Revoke(&nothing));
-        session.note_refusal(Code::TopicAuthorizationFailed);
-        assert_eq!(share(), Share::Refused);
-        context.set_records_refused(false);
-        assert_eq!(share(), Share::Waiting);
-    }
-
-    #[test]
-    fn a_partition_without_a_leader_does_not_hide_that_its_topic_may_be_read() {
-        let cluster = Cluster::new(1).unwrap();
-        cluster.create_topic("two", 2, 1).unwrap();
-        cluster.partition_leader("two", 0, None).unwrap();
-        let (task, _deliveries) = member(cluster.bootstrap_servers());
-        let topics = [Topic::from_static("two")];
-        may_read(&task.plan.config, &task.plan.pulse, &topics).unwrap();
-    }
-
-    #[test]
-    fn a_member_whose_commits_are_refused_has_its_share_again_when_they_are_permitted() {
-        let cluster = cluster();
-        publish(&cluster);
-        let refusals = [Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED; 1_000];
-        cluster.request_errors(RDKafkaApiKey::OffsetCommit, &refusals);
-        let (task, mut deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        let delivery = delivered(&mut session, &mut deliveries);
-        assert_eq!(*task.share.borrow(), Share::Assigned);
-        delivery.acknowledger.settle(Outcome::Settled).unwrap();
-        session.store_positions();
-        until(&mut session, Share::Refused);
-        cluster.clear_request_errors(RDKafkaApiKey::OffsetCommit);
-        until(&mut session, Share::Assigned);
-    }
-
-    /// The offset that the group `g` has committed in the topic `t`.
-    fn committed(cluster: &Cluster) -> Offset {
-        let other: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", cluster.bootstrap_servers())
-            .set("group.id", "g")
-            .create()
-            .unwrap();
-        let mut partition = TopicPartitionList::new();
-        partition.add_partition("t", 0);
-        let late = Instant::now() + DEADLINE;
-        loop {
-            // A client that does not know the coordinator yet may miss the moment when it does.
-            match other.committed_offsets(partition.clone(), COMMITTED_TIMEOUT) {
-                Ok(committed) => return committed.elements()[0].offset(),
-                Err(error) => assert!(Instant::now() < late, "{error}"),
-            }
-        }
-    }
-
-    #[test]
-    fn a_refused_commit_of_a_topic_that_was_created_again_is_repeated() {
-        let cluster = cluster();
-        let (task, _deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        until(&mut session, Share::Assigned);
-        let old = list([(Topic::from_static("t"), 0, 6)]).unwrap();
-        session.client.commit(&old, CommitMode::Sync).unwrap();
-        let lane = task.intake.lane("t", 0).unwrap();
-        let (epoch, _) = task.intake.arrive(lane).unwrap();
-        let admit = |offset| task.intake.admit(lane, epoch, offset, 1);
-        let _admitted = [5, 0].map(admit);
-        let refusal = Response::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
-        cluster.request_errors(RDKafkaApiKey::OffsetCommit, &[refusal]);
-        let late = Instant::now() + DEADLINE;
-        session.store_positions();
-        assert_eq!(committed(&cluster), Offset::Offset(6));
-        while committed(&cluster) != Offset::Offset(0) {
-            assert!(Instant::now() < late, "the commit is not repeated");
-            assert!(session.poll(TICK).is_continue());
-            session.store_positions();
-        }
-    }
-
-    #[test]
-    fn a_refused_commit_of_partitions_that_are_gone_does_not_count() {
-        let cluster = cluster();
-        let (task, _deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        until(&mut session, Share::Assigned);
-        let partitions = session.client.assignment().unwrap();
-        let refused = || Err(KafkaError::ConsumerCommit(Code::GroupAuthorizationFailed));
-        let context = Arc::clone(session.client.context());
-        context.commit_callback(refused(), &partitions);
-        assert_eq!(*task.share.borrow(), Share::Refused);
-        session.client.unsubscribe();
-        until(&mut session, Share::Waiting);
-        // The answer to the commit of the revocation.
-        context.commit_callback(refused(), &partitions);
-        assert!(!context.are_commits_refused());
-    }
-
-    #[test]
-    fn a_revocation_does_not_wait_long_for_its_commit() {
-        let cluster = cluster();
-        publish(&cluster);
-        let (task, mut deliveries) = member(cluster.bootstrap_servers());
-        let mut session = Session::open(&task).unwrap();
-        let delivery = delivered(&mut session, &mut deliveries);
-        delivery.acknowledger.settle(Outcome::Settled).unwrap();
-        // The coordinator answers after the deadline of this test.
-        cluster.broker_round_trip_time(1, 4 * DEADLINE).unwrap();
-        session.client.unsubscribe();
-        let late = Instant::now() + DEADLINE;
-        while task.intake.is_assigned() {
-            assert!(Instant::now() < late, "nothing is revoked");
-            assert!(session.poll(TICK).is_continue());
-        }
-        assert!(Instant::now() < late, "the revocation waits");
-        // Closing the client would wait for the coordinator too.
-        std::mem::forget(session);
-    }
 }

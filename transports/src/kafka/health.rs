@@ -1,5 +1,6 @@
 //! The health of the cluster: combines the errors that clients report with a thread that probes the cluster.
 
+use std::error::Error as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,8 @@ struct State {
     /// Since when every probe is answered; `None` if the last one was not.
     answers_since: Option<Instant>,
     last_error: Option<ReportedError>,
+    /// Why no new client can be made: a file of its secrets or certificates cannot be read.
+    unreadable: Option<String>,
     /// When a line about a connection was last logged, and how many have been left out since.
     folded: Option<(Instant, u64)>,
 }
@@ -173,12 +176,29 @@ impl Pulse {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reason why the cluster does not answer.
-    fn cause(&self, error: &TransportError) -> Text {
-        match &self.state().last_error {
-            Some(last_error) => Text::from(last_error.reason.as_str()),
-            None => Text::from(error.to_string()),
+    /// Notes whether a new client can be made, which reads the files of secrets and certificates again.
+    pub(super) fn note_new_client(&self, made: Result<(), &TransportError>) {
+        let unreadable = made.err().map(with_causes);
+        let mut state = self.state();
+        if state.unreadable != unreadable {
+            if let Some(cause) = &unreadable {
+                tracing::warn!(%cause, "no new Kafka client can be made: the running ones keep the old secrets and certificates");
+            }
+            state.unreadable = unreadable;
         }
+    }
+
+    /// The reason why the cluster does not answer.
+    pub(super) fn cause(&self, error: &TransportError) -> Text {
+        let state = self.state();
+        let reason = match &state.last_error {
+            Some(last_error) => last_error.reason.clone(),
+            None => error.to_string(),
+        };
+        Text::from(match &state.unreadable {
+            Some(cause) => format!("{reason}; {cause}: the old one is used"),
+            None => reason,
+        })
     }
 }
 
@@ -262,6 +282,17 @@ fn cause_of(cause: &str) -> &str {
     cause.split_once(": ").map_or(cause, |(_, cause)| cause)
 }
 
+/// An error with its causes.
+fn with_causes(error: &TransportError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// A client's message about a broker, human-readable: `127.0.0.1:9092: connection refused`.
 fn plain(reason: &str) -> String {
     // As `sasl_plaintext://127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after
@@ -283,6 +314,13 @@ fn plain(reason: &str) -> String {
     } else if message.contains("connecting to a SSL listener?") {
         "the broker ends the connection: if this listener has TLS, add `tls` to the transport"
             .to_owned()
+    } else if message.starts_with("Send failed: ") {
+        // As a listener with SASL does when it gets a request without a login.
+        format!(
+            "the broker ends the connection ({message}): if this lasts, check whether this listener needs `sasl` or `tls`"
+        )
+    } else if message.starts_with("SASL authentication error") {
+        format!("{message}: check `sasl`, and the users of the cluster")
     } else if let Some((_, cause)) = message
         .rsplit_once(" failed: ")
         .filter(|_| message.starts_with("Connect to "))
@@ -428,10 +466,33 @@ mod tests {
                 "127.0.0.1:1/bootstrap: Disconnected while requesting ApiVersion: might be caused by incorrect security.protocol configuration (connecting to a SSL listener?) or broker version is < 0.10 (see api.version.request) (after 3ms in state APIVERSION_QUERY)",
                 "127.0.0.1:1: the broker ends the connection: if this listener has TLS, add `tls` to the transport",
             ),
+            (
+                "sasl_plaintext://127.0.0.1:1/1: SASL authentication error: Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-512 (after 211ms in state AUTH_REQ)",
+                "127.0.0.1:1: SASL authentication error: Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-512: check `sasl`, and the users of the cluster",
+            ),
+            (
+                "127.0.0.1:1/bootstrap: Send failed: Broken pipe (after 2ms in state UP)",
+                "127.0.0.1:1: the broker ends the connection (Send failed: Broken pipe): if this lasts, check whether this listener needs `sasl` or `tls`",
+            ),
             ("anything else", "anything else"),
         ] {
             assert_eq!(plain(reason), expected);
         }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_again_is_part_of_the_cause() {
+        let pulse = Pulse::default();
+        let refused = TransportError::new(TransportErrorKind::TimedOut, "probe");
+        let unread = TransportError::new(TransportErrorKind::BadConfig, "read sasl.password");
+        let unread = unread.caused_by(std::io::Error::other("gone"));
+        pulse.note_new_client(Err(&unread));
+        let cause = pulse.cause(&refused);
+        assert!(cause.contains("probe"), "{cause}");
+        assert!(cause.contains("read sasl.password"), "{cause}");
+        assert!(cause.contains("gone"), "{cause}");
+        pulse.note_new_client(Ok(()));
+        assert_eq!(pulse.cause(&refused).as_str(), refused.to_string());
     }
 
     #[test]

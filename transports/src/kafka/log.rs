@@ -100,8 +100,10 @@ impl Kafka {
             last_error: None,
         };
         let client = reading.client()?;
+        let ended = reader.end_cause();
         spawn("a2abus-kafka-log", move || {
             if let Err(error) = reading.read(client) {
+                let _ = ended.set(error.to_string());
                 tracing::warn!(%error, topic = %reading.topic, "the Kafka reader of a log failed");
             }
         })?;

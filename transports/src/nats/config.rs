@@ -2,14 +2,16 @@
 
 mod jetstream;
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_nats::{Auth, AuthError, ConnectOptions, ServerAddr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::credentials;
 use crate::error::{ConfigProblem, TlsFindings, TransportError, TransportErrorKind};
 use crate::message::Topic;
 use crate::secret::{Secret, SecretError};
@@ -176,6 +178,16 @@ impl NatsConfig {
         self.auth.iter().map(NatsAuth::secret).collect()
     }
 
+    /// Why a client could not log in, although the secret can be read: a file without the credentials of a user, or no
+    /// seed.
+    #[must_use]
+    pub fn login_problem(&self) -> Option<ConfigProblem> {
+        let auth = self.auth.as_ref()?;
+        let (key, secret) = auth.secret();
+        let problem = auth.problem_of(&reveal(key, &secret).ok()?)?;
+        Some(ConfigProblem::new(key, problem))
+    }
+
     /// Everything that is wrong. Touches neither network nor files.
     #[must_use]
     pub fn problems(&self) -> Vec<ConfigProblem> {
@@ -230,9 +242,31 @@ impl NatsConfig {
         problems
     }
 
-    /// Reads the TLS files. Returns their problems.
+    /// Reads the TLS files and the credentials. Returns their problems.
     pub fn tls_findings(&self) -> TlsFindings {
-        self.tls.findings()
+        let mut findings = self.tls.findings();
+        if let Some(NatsAuth::Credentials(path)) = &self.auth
+            && let Ok(text) = Secret::file(path).reveal()
+            && let Some(claims) = credentials::claims_of(text.as_str())
+            && let Some(expires) = claims.expires()
+        {
+            let what = format!("the JWT in {}", path.display());
+            let renewal = "create a new file with `nsc generate creds`, and restart the bridge";
+            let (now, lifetime) = (SystemTime::now(), claims.lifetime());
+            findings.of_end("auth.creds_file", &what, (expires, lifetime), now, renewal);
+        }
+        findings
+    }
+
+    /// The fix when the server refuses the login.
+    pub(super) fn login_cure(&self) -> &'static str {
+        match &self.auth {
+            // They are read once: see `NatsAuth::options`.
+            Some(NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) => {
+                "check `auth`, and the users of the server; a new file of credentials or seed is read only at a restart"
+            }
+            _ => "check `auth`, and the users of the server",
+        }
     }
 
     /// Values that are allowed but dangerous.
@@ -357,6 +391,24 @@ impl NatsAuth {
         }
     }
 
+    /// Why the client could not log in with this secret; `None` if it could. Does not quote the secret.
+    fn problem_of(&self, secret: &str) -> Option<String> {
+        match self {
+            Self::Password { .. } | Self::Token(_) => None,
+            Self::Credentials(path) => {
+                let (path, cure) = (path.display(), "create it with `nsc generate creds`");
+                match with_credentials(secret) {
+                    Err(_) => Some(format!("{path} holds no user JWT with its seed: {cure}")),
+                    Ok(_) => credentials::problem_of(secret)
+                        .map(|problem| format!("{path}: {problem}: {cure}")),
+                }
+            }
+            Self::Nkey(_) => (!is_user_seed(secret.trim())).then(|| {
+                "it is not the seed of a user (SU...): create one with `nk -gen user`".to_owned()
+            }),
+        }
+    }
+
     /// Options that log in so. Passwords and tokens are read again for each connection, so that a rotated one is picked
     /// up; the signing kinds are read here.
     fn options(&self) -> Result<ConnectOptions, TransportError> {
@@ -383,17 +435,43 @@ impl NatsAuth {
             }
             Self::Credentials(path) => {
                 let text = reveal("auth.creds_file", &Secret::file(path))?;
-                ConnectOptions::with_credentials(&text).map_err(|_| {
-                    // The cause is not kept: it may quote the file.
-                    bad_config("auth.creds_file: no user JWT and seed in it".to_owned())
-                })
+                // The cause is not kept: it may quote the file.
+                let options =
+                    with_credentials(&text).map_err(|_| self.unusable("auth.creds_file", &text))?;
+                if let Some(problem) = self.problem_of(&text) {
+                    tracing::warn!("auth.creds_file: {problem}");
+                }
+                Ok(options)
             }
             Self::Nkey(seed) => {
                 let seed = reveal("auth.nkey", seed)?.trim().to_owned();
-                Ok(ConnectOptions::with_nkey(seed))
+                // The client would only log that it cannot sign, at each attempt to connect.
+                match is_user_seed(&seed) {
+                    true => Ok(ConnectOptions::with_nkey(seed)),
+                    false => Err(self.unusable("auth.nkey", &seed)),
+                }
             }
         }
     }
+
+    fn unusable(&self, key: &str, secret: &str) -> TransportError {
+        let problem = self.problem_of(secret).unwrap_or_default();
+        bad_config(format!("{key}: {problem}"))
+    }
+}
+
+/// Options for the text of a credentials file. The client needs the line end of the last line, which a secret lacks.
+fn with_credentials(text: &str) -> io::Result<ConnectOptions> {
+    ConnectOptions::with_credentials(&format!("{text}\n"))
+}
+
+/// Whether the client can sign as a user with this seed. The client itself checks only seeds of credentials files.
+fn is_user_seed(seed: &str) -> bool {
+    let credentials = format!(
+        "-----BEGIN NATS USER JWT-----\nnone\n------END NATS USER JWT------\n\n\
+         -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------"
+    );
+    seed.starts_with("SU") && with_credentials(&credentials).is_ok()
 }
 
 fn with_secret(secret: &Secret, fill: impl FnOnce(&mut Auth, String)) -> Result<Auth, AuthError> {
@@ -670,6 +748,62 @@ mod tests {
             assert_eq!(error.kind(), TransportErrorKind::BadConfig);
             assert!(error.to_string().contains(named), "{error}");
         }
+    }
+
+    #[test]
+    fn a_secret_that_cannot_log_in_is_named_before_the_client_starts() {
+        // A seed of the documentation of NATS.
+        let seed = "SUANQDPB2RUOE4ETUA26CNX7FUKE5ZZKFCQIIW63OX225F2CO7UEXTM7ZY";
+        let credentials = format!(
+            "-----BEGIN NATS USER JWT-----\ne30.e30.x\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("login");
+        let auths = [
+            ("auth.creds_file", NatsAuth::Credentials(file.clone())),
+            ("auth.nkey", NatsAuth::Nkey(Secret::file(&file))),
+        ];
+        for ((key, auth), good) in auths.into_iter().zip([credentials, format!("{seed}\n")]) {
+            let mut config = parse(r#"{"servers":["nats://a"]}"#);
+            config.auth = Some(auth);
+            std::fs::write(&file, &good).unwrap();
+            assert_eq!(config.login_problem(), None, "{key}");
+            assert!(config.options().is_ok(), "{key}");
+            // The last character is part of a checksum.
+            for bad in ["nothing".to_owned(), good.replace("M7ZY", "M7ZA")] {
+                std::fs::write(&file, &bad).unwrap();
+                let problem = config.login_problem().unwrap();
+                assert_eq!(problem.key, key);
+                assert!(!problem.message.contains("SUANQ"), "{}", problem.message);
+                let error = config.options().unwrap_err();
+                assert_eq!(error.kind(), TransportErrorKind::BadConfig);
+                assert!(error.to_string().contains(key), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn credentials_that_have_expired_are_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("bridge.creds");
+        let seed = "SUANQDPB2RUOE4ETUA26CNX7FUKE5ZZKFCQIIW63OX225F2CO7UEXTM7ZY";
+        // {"exp":1}
+        let jwt = "e30.eyJleHAiOjF9.x";
+        let text = format!(
+            "-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut config = parse(r#"{"servers":["nats://a"]}"#);
+        assert_eq!(config.tls_findings(), TlsFindings::default());
+        config.auth = Some(NatsAuth::Credentials(file));
+        let findings = config.tls_findings();
+        let [problem] = &findings.invalid[..] else {
+            panic!("{findings:?}");
+        };
+        assert_eq!(problem.key, "auth.creds_file");
+        let expired = "expired on 1970-01-01T00:00:01Z";
+        assert!(problem.message.contains(expired), "{}", problem.message);
+        assert!(config.options().is_ok(), "the clock may be wrong");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::headers::{self, SUBJECT_HEADER};
 use super::link::{Connection, Link, connects};
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
-use crate::message::{Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic};
+use crate::message::{Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic, fnv1a};
 use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
 
 /// Subjects are distributed over this many lanes: a delivery's lane is the FNV-1a hash of its subject, modulo this.
@@ -430,10 +430,7 @@ pub(super) fn reply_to(reply: Option<&Subject>) -> Option<Topic> {
 
 /// FNV-1a of the subject, modulo [`LANES`].
 pub(super) fn lane(subject: &str) -> u32 {
-    let hash = subject.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    hash % LANES
+    fnv1a(subject.bytes()) % LANES
 }
 
 // === impl Budget ===

@@ -71,6 +71,8 @@ pub(super) struct Link {
     /// The servers and the user, for messages.
     servers: Text,
     user: Text,
+    /// The fix when the server refuses the login.
+    login_cure: &'static str,
     /// Examines the servers when the client does not report the cause.
     probe: Probe,
     /// Whether the client has reported a failure without its cause since the last examination.
@@ -125,9 +127,6 @@ const COMPARE_EVERY: Duration = Duration::from_millis(250);
 /// Refused permissions kept for slow listeners, at most. More than the 128 events that the client can queue, so that no
 /// listener misses a refusal among many others.
 const REFUSALS: usize = 256;
-
-/// The fix when the server refuses the login.
-const CHECK_USER: &str = "check `auth`, and the users of the server";
 
 /// How often the log reports that a permission is refused.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
@@ -190,6 +189,7 @@ impl Link {
             }),
             servers,
             user: Text::from(config.user_name()),
+            login_cure: config.login_cure(),
             probe: Probe::new(config)?,
             is_unclear: AtomicBool::new(false),
         });
@@ -333,7 +333,7 @@ impl Link {
             .iter()
             .any(|first| text.contains(first));
         Text::from(if is_log_in {
-            format!("{servers}: {text} for {user}: {CHECK_USER}")
+            format!("{servers}: {text} for {user}: {}", self.login_cure)
         } else {
             format!("{servers}: {text}")
         })

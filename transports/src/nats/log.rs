@@ -1,6 +1,7 @@
 //! Reading a stream as a log: with an ordered consumer, which the server keeps in memory and drops with our connection.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::DeliverPolicy;
@@ -8,18 +9,25 @@ use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
+use super::api::Api;
+use super::core::after;
 use super::link::Link;
+use super::unreadable::next_unreadable;
 use super::{Nats, headers};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::log::{
-    BATCH_BYTES, BATCH_RECORDS, LogBatch, LogBounds, LogPosition, LogReader, LogRecord,
+    BATCH_BYTES, BATCH_RECORDS, EndCause, LogBatch, LogBounds, LogPosition, LogReader, LogRecord,
 };
 use crate::message::Topic;
 
 /// How many records the client requests at a time; when only half of them are outstanding, it requests as many again.
 /// The default of 500 would take up to 750 MB for records of 1 MB.
 const REQUESTED_RECORDS: i64 = 32;
+
+/// How long JetStream may take to show a record. Until it answers, nobody reads the log.
+const SHOWN: Duration = Duration::from_secs(2);
 
 /// The first and the last sequence of a stream, from the API.
 #[derive(Debug, Deserialize)]
@@ -32,12 +40,17 @@ struct State {
 /// The state of a reading task.
 struct Reading {
     link: Arc<Link>,
+    api: Api,
+    context: jetstream::Context,
+    /// How long a request may wait for the connection.
+    patience: Duration,
     /// The connection on which it began. Another connection does not know our consumer.
     epoch: u64,
     stream: String,
     /// The next sequence.
     next: u64,
     batches: mpsc::Sender<LogBatch>,
+    ended: EndCause,
 }
 
 // === impl Nats ===
@@ -82,14 +95,17 @@ impl Nats {
         inner.link.up(inner.request_deadline()).await?;
         let reading = Reading {
             link: Arc::clone(&inner.link),
+            api: inner.api.clone(),
+            context: jetstream::with_prefix(inner.client.clone(), inner.api.prefix()),
+            patience: inner.request_timeout,
             epoch: inner.link.connection().borrow().epoch,
             stream: stream.to_owned(),
             // Sequences begin with 1.
             next: from.map_or(1, |from| from.offset.max(1)),
             batches,
+            ended: reader.end_cause(),
         };
-        let context = jetstream::with_prefix(inner.client.clone(), inner.api.prefix());
-        let messages = reading.open(&context).await?;
+        let messages = reading.open().await?;
         let stop_all = inner.stop.clone();
         inner.tasks.spawn(async move {
             tokio::select! {
@@ -105,7 +121,7 @@ impl Nats {
 // === impl Reading ===
 
 impl Reading {
-    async fn open(&self, context: &jetstream::Context) -> Result<Ordered, TransportError> {
+    async fn open(&self) -> Result<Ordered, TransportError> {
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
             let what = format!("read the JetStream stream {}: {error}", self.stream);
             TransportError::new(TransportErrorKind::Other, what)
@@ -117,7 +133,7 @@ impl Reading {
             max_batch: REQUESTED_RECORDS,
             ..OrderedConfig::default()
         };
-        let consumer = context.create_consumer_on_stream(config, &self.stream);
+        let consumer = self.context.create_consumer_on_stream(config, &self.stream);
         let consumer = consumer.await.map_err(|error| failed(error.into()))?;
         consumer
             .messages()
@@ -128,22 +144,112 @@ impl Reading {
     /// Runs until nobody reads, or the reading cannot continue.
     async fn run(mut self, mut messages: Ordered) {
         let mut connection = self.link.connection();
-        let epoch = self.epoch;
         loop {
+            let epoch = self.epoch;
             let batch = tokio::select! {
+                biased;
                 batch = self.batch(&mut messages) => batch,
                 // The consumer is on the server of our connection, and may be lost with it.
-                _ = connection.wait_for(|now| now.epoch != epoch) => return,
+                _ = connection.wait_for(|now| now.epoch != epoch) => None,
             };
-            let Some(batch) = batch else { return };
-            if self.batches.send(batch).await.is_err() {
+            let sent = match batch {
+                Some(batch) => self.batches.send(batch).await.ok(),
+                None => match self.reopened().await {
+                    Ok(opened) => {
+                        messages = opened;
+                        Some(())
+                    }
+                    Err(why) => {
+                        let _ = self.ended.set(why);
+                        None
+                    }
+                },
+            };
+            if sent.is_none() {
                 return;
             }
         }
     }
 
+    /// Opens the log again after its next record, if the client cannot read that record: it closes its connection at such
+    /// a message, and would do so again.
+    ///
+    /// # Errors
+    /// Why the reading ends. Its owner begins it again.
+    async fn reopened(&mut self) -> Result<Ordered, String> {
+        if self.link.up(after(self.patience)).await.is_err() {
+            return Err(self.link.cause().to_string());
+        }
+        self.epoch = self.link.connection().borrow().epoch;
+        let mut is_skipped = false;
+        let why = loop {
+            let shown = next_unreadable(&self.api, &self.stream, self.next);
+            match timeout(SHOWN, shown).await {
+                Ok(Ok(Some(sequence))) => self.skip(sequence).await?,
+                Ok(Ok(None)) => break "the connection was lost".to_owned(),
+                Ok(Err(error)) => break self.not_shown(&error),
+                Err(_) => {
+                    let (next, limit) = (self.next, SHOWN.as_secs());
+                    break format!("JetStream has not shown the record {next} in {limit} s");
+                }
+            }
+            is_skipped = true;
+        };
+        match is_skipped {
+            true => self.open().await.map_err(|error| error.to_string()),
+            false => Err(why),
+        }
+    }
+
+    /// Why it is not known whether the client can read the next record.
+    fn not_shown(&self, error: &TransportError) -> String {
+        if error.kind() != TransportErrorKind::Unauthorised {
+            return error.to_string();
+        }
+        let (stream, sequence) = (&self.stream, self.next);
+        let cure = format!(
+            "allow this user STREAM.MSG.GET for the stream, so that such a record is skipped, or delete it: `nats stream rmm {stream} {sequence}`"
+        );
+        tracing::warn!(%error, stream, sequence, "the connection was lost, and the next record of a log may be why: {cure}");
+        format!(
+            "the connection was lost, perhaps because of the record {sequence} of {stream}: {error}: {cure}"
+        )
+    }
+
+    /// Passes on a record that nobody understands in place of one that the client cannot read.
+    ///
+    /// # Errors
+    /// If nobody reads.
+    async fn skip(&mut self, sequence: u64) -> Result<(), String> {
+        tracing::warn!(
+            stream = self.stream,
+            sequence,
+            "a record of a log is skipped, because its headers or its subject break the format of NATS, or its headers begin with a status"
+        );
+        self.next = sequence + 1;
+        let batch = LogBatch {
+            records: vec![LogRecord::unreadable(LogPosition {
+                partition: 0,
+                offset: sequence,
+            })],
+            reached: Vec::new(),
+        };
+        let sent = self.batches.send(batch).await;
+        sent.map_err(|_| "nobody reads the log".to_owned())
+    }
+
     /// The records that are available, or the first one to arrive; `None` when the reading cannot continue.
     async fn batch(&mut self, messages: &mut Ordered) -> Option<LogBatch> {
+        let first = self.next;
+        let batch = self.next_batch(messages).await;
+        if batch.is_none() {
+            // The records before the failure are not passed on, so they are read again.
+            self.next = first;
+        }
+        batch
+    }
+
+    async fn next_batch(&mut self, messages: &mut Ordered) -> Option<LogBatch> {
         let mut batch = LogBatch::default();
         let mut bytes = 0;
         let mut next = Some(messages.next().await);

@@ -5,7 +5,8 @@
 //! ```
 //! A server accepts any bytes as headers and as a subject, but the client closes its connection when they break the
 //! format. JetStream would deliver the message again after each reconnect. So after a lost connection the reader asks the
-//! stream for the messages that were delivered and not acknowledged, and takes the malformed ones from its answer.
+//! stream for the messages that were delivered and not acknowledged, and takes the malformed ones from its answer. The
+//! reader of a log asks whether its next record is malformed, and skips it.
 //!
 //! Nothing helps against a carriage return within the value of a header: the client does not close its connection then,
 //! it panics (nats-io/nats.rs, pull request 1612), and the transport is down until the process is restarted.
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Value, json};
 
-use super::api::api_error;
+use super::api::{Api, api_error};
 use super::consumer::{ConsumerRef, filter_of};
 use super::core::topic_of;
 use super::headers::is_own;
@@ -56,6 +57,31 @@ const MOST: usize = 16_384;
 const AT_ONCE: usize = 16;
 /// The `err_code` for a sequence without a message.
 const NO_MESSAGE: u32 = 10_037;
+
+/// The sequence of the first message of a stream from `from` on, if the client cannot read that message, or takes it for
+/// a status of its own request.
+///
+/// # Errors
+/// When JetStream does not answer, or the user may not ask.
+pub(super) async fn next_unreadable(
+    api: &Api,
+    stream: &str,
+    from: u64,
+) -> Result<Option<u64>, TransportError> {
+    let request = format!("STREAM.MSG.GET.{stream}");
+    let first = json!({ "seq": from, "next_by_subj": ">" });
+    let answer = match api.ask(&request, &first).await? {
+        Ok(answer) => answer,
+        Err(error) if error.err_code == NO_MESSAGE => return Ok(None),
+        Err(error) => return Err(api_error(&request, error)),
+    };
+    let message = &answer["message"];
+    let sequence = message["seq"].as_u64().filter(|sequence| *sequence >= from);
+    let stored =
+        sequence.and_then(|sequence| Stored::read(message, sequence, Subject::from_static("")));
+    let unreadable = stored.filter(|stored| !stored.is_readable() || stored.has_status());
+    Ok(unreadable.map(|stored| stored.info.sequence))
+}
 
 // === impl ConsumerRef ===
 
@@ -101,28 +127,12 @@ impl ConsumerRef {
     }
 
     fn read(&self, message: &Value, sequence: u64, last: u64) -> Option<Stored> {
-        let bytes = |name: &str| {
-            let text = message[name].as_str().unwrap_or_default();
-            STANDARD.decode(text).map(Bytes::from).ok()
-        };
-        let subject = message["subject"].as_str()?;
-        let time = humantime::parse_rfc3339(message["time"].as_str()?).ok()?;
-        let time = time.duration_since(std::time::UNIX_EPOCH).ok()?;
         let (stream, name) = (&self.stream, &self.name);
-        Some(Stored {
-            subject: subject.to_owned(),
-            headers: bytes("hdrs")?,
-            body: bytes("data")?,
-            // The server finds a delivery by its sequence in the stream. It ignores a -NAK whose consumer sequence is
-            // acknowledged or was never used; that of the last delivery is neither. Source: NATS ADR-15, and
-            // `processNak` of nats-server 2.15.
-            reply: format!("$JS.ACK.{stream}.{name}.1.{sequence}.{last}.0.0").into(),
-            info: Info {
-                sequence,
-                attempt: 1,
-                time: i64::try_from(time.as_millis()).ok(),
-            },
-        })
+        // The server finds a delivery by its sequence in the stream. It ignores a -NAK whose consumer sequence is
+        // acknowledged or was never used; that of the last delivery is neither. Source: NATS ADR-15, and
+        // `processNak` of nats-server 2.15.
+        let reply = format!("$JS.ACK.{stream}.{name}.1.{sequence}.{last}.0.0");
+        Stored::read(message, sequence, reply.into())
     }
 }
 
@@ -136,6 +146,28 @@ fn unknown(settled: u64, delivered: u64, known: &HashSet<u64>) -> impl Iterator<
 // === impl Stored ===
 
 impl Stored {
+    /// A message, from the answer of the API. `reply` is where it is settled.
+    fn read(message: &Value, sequence: u64, reply: Subject) -> Option<Self> {
+        let bytes = |name: &str| {
+            let text = message[name].as_str().unwrap_or_default();
+            STANDARD.decode(text).map(Bytes::from).ok()
+        };
+        let subject = message["subject"].as_str()?;
+        let time = humantime::parse_rfc3339(message["time"].as_str()?).ok()?;
+        let time = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+        Some(Self {
+            subject: subject.to_owned(),
+            headers: bytes("hdrs")?,
+            body: bytes("data")?,
+            reply,
+            info: Info {
+                sequence,
+                attempt: 1,
+                time: i64::try_from(time.as_millis()).ok(),
+            },
+        })
+    }
+
     /// The size that counts against the budget.
     pub(super) fn size_bytes(&self) -> usize {
         self.headers.len() + self.body.len()
@@ -144,6 +176,13 @@ impl Stored {
     /// Whether a filter of a consumer, which is empty for all subjects, accepts it.
     fn passes(&self, filter: &BTreeSet<&str>) -> bool {
         filter.is_empty() || filter.iter().any(|pattern| covers(pattern, &self.subject))
+    }
+
+    /// Whether the client takes it for a status of its own request for messages, and not for one of them.
+    fn has_status(&self) -> bool {
+        let line = self.headers.split(|byte| *byte == b'\n').next();
+        let status = line.and_then(|line| line.strip_prefix(b"NATS/1.0"));
+        status.is_some_and(|status| !status.trim_ascii().is_empty())
     }
 
     /// Whether the client can read it. This mirrors `Connection::try_read_op` of async-nats 0.51, which divides the line
@@ -232,6 +271,20 @@ mod tests {
                 attempt: 1,
                 time: None,
             },
+        }
+    }
+
+    #[test]
+    fn headers_that_begin_with_a_status_are_recognised() {
+        for (headers, has_status) in [
+            (&b""[..], false),
+            (b"NATS/1.0\r\n\r\n", false),
+            (b"NATS/1.0\r\na: 404\r\n\r\n", false),
+            (b"NATS/1.0 404\r\n\r\n", true),
+            (b"NATS/1.0 100 Idle Heartbeat\r\n\r\n", true),
+        ] {
+            let stored = stored("a", headers);
+            assert_eq!(stored.has_status(), has_status, "{headers:?}");
         }
     }
 
