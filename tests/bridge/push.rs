@@ -202,6 +202,9 @@ async fn webhooks_are_set_read_listed_and_removed_in_every_way() {
     let stored = bus.get_from(&format!("{path}/second")).await;
     let name = format!("tasks/{id}/pushNotificationConfigs/second");
     assert_eq!(stored["name"], name);
+    // The SDK for Python names a configuration so if its caller names none.
+    let unnamed = bus.get_from(&format!("{path}/None")).await;
+    assert_eq!(unnamed["pushNotificationConfig"]["id"], id, "{unnamed}");
     let named = json!({ "pushNotificationConfig": { "url": hook.url, "token": "q" } });
     let set = bus
         .post_to(&format!("{path}?config_id=second"), &named)

@@ -263,6 +263,7 @@ impl Agent {
                 say("result", message).await;
             }
             Some("plain") => say("result", json!("just text")).await,
+            Some("garbage") => send(Message::plain("not json".to_owned())).await,
             Some("error") => {
                 say(
                     "error",
@@ -1050,6 +1051,19 @@ async fn a_timeout_of_the_caller_does_not_end_a_task_that_has_begun() {
     assert_eq!(task["status"]["state"], "working", "{task}");
 }
 
+/// The error is the answer to that key.
+#[tokio::test]
+async fn a_timeout_with_a_key_asks_for_a_new_key() {
+    let bus = Bus::open().await;
+    let sent = bus.post(request("7", "message/send", user_message("nothing")));
+    let sent = sent.header("idempotency-key", "k");
+    let sent = sent.header("x-a2a-timeout", "500").send().await.unwrap();
+    let response: Value = sent.json().await.unwrap();
+    let why = response["error"]["message"].as_str().unwrap();
+    assert!(why.contains("within 500 ms"), "{why}");
+    assert!(why.contains("with a new key"), "{why}");
+}
+
 #[tokio::test]
 async fn a_task_is_cancelled_by_the_agents_own_task_id() {
     let mut bus = Bus::open().await;
@@ -1295,6 +1309,10 @@ async fn a_task_survives_a_message_that_its_agent_refuses() {
     let said = &refused["status"]["message"];
     assert_eq!(said["parts"][0]["text"], "that is not a city");
     assert_eq!(said["metadata"]["error"]["code"], -32602);
+    let unusable = bus.ask("message/send", next("garbage")).await["result"].clone();
+    assert_eq!(unusable["status"]["state"], "input-required", "{unusable}");
+    let said = &unusable["status"]["message"]["parts"][0]["text"];
+    assert!(said.to_string().contains("cannot be used"), "{said}");
     let agents = || TopicFilter::new("a2a.weather").unwrap();
     let memory = &bus.front.memory;
     memory.set_refused(agents(), Some(TransportErrorKind::Unauthorised));
@@ -1437,6 +1455,124 @@ async fn the_sender_of_a_message_gets_its_task_with_the_answer_to_this_message()
         assert_eq!(status["state"], "input-required", "{response}");
         assert_eq!(status["message"]["parts"][0]["text"], asks, "{response}");
     }
+}
+
+/// The sender of a refused message gets the refusal, and not only what the agent answers to another message.
+#[tokio::test]
+async fn the_sender_of_a_refused_message_gets_the_refusal() {
+    let bus = Bus::open().await;
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    let next = |text: &str| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        json!({ "message": message })
+    };
+    let mut first = bus.stream(next("hold")).await;
+    while first.next().await.unwrap().json()["result"]["kind"] != "status-update" {}
+    let check = |status: &Value| {
+        assert_eq!(status["state"], "working", "{status}");
+        assert_eq!(status["message"]["parts"][0]["text"], "that is not a city");
+    };
+    let sent = bus.ask("message/send", next("refuse")).await["result"].clone();
+    check(&sent["status"]);
+    assert!(
+        !sent["history"].to_string().contains("that is not a city"),
+        "{sent}"
+    );
+    let events = bus.stream(next("refuse")).await.rest().await;
+    let [begins, last] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(begins.json()["result"]["kind"], "task");
+    let last = &last.json()["result"];
+    check(&last["status"]);
+    assert_eq!(last["final"], true, "{last}");
+    bus.gate.add_permits(1);
+    let last = first.rest().await.pop().unwrap().json();
+    assert_eq!(last["result"]["status"]["state"], "completed", "{last}");
+}
+
+#[tokio::test]
+async fn the_stream_of_a_message_does_not_end_with_the_answer_to_another_one() {
+    let bus = Bus::open().await;
+    let task = bus.ask("message/send", user_message("ask")).await["result"]["id"].clone();
+    let next = |text: &str| {
+        let mut message = message(text);
+        message["taskId"] = task.clone();
+        json!({ "message": message })
+    };
+    let mut later = bus.stream(next("ask later")).await;
+    assert_eq!(later.next().await.unwrap().json()["result"]["kind"], "task");
+    let other = bus.ask("message/send", next("ask")).await;
+    assert_eq!(
+        other["result"]["status"]["state"], "input-required",
+        "{other}"
+    );
+    let check = |event: SseEvent, asks: &str, is_final: bool| {
+        let result = &event.json()["result"];
+        assert_eq!(result["status"]["state"], "input-required", "{result}");
+        assert_eq!(result["status"]["message"]["parts"][0]["text"], asks);
+        assert_eq!(result["final"], is_final, "{result}");
+    };
+    check(later.next().await.unwrap(), "I am input-required", false);
+    bus.gate.add_permits(1);
+    check(later.next().await.unwrap(), "where later?", true);
+    assert!(later.next().await.is_none());
+}
+
+/// Others may send messages of the task at the same moment.
+#[tokio::test]
+async fn the_stream_of_a_message_begins_with_this_message() {
+    let bus = Bus::open().await;
+    for _ in 0..20 {
+        let response = bus.ask("message/send", user_message("ask")).await;
+        let send = async |id: &str| {
+            let mut message = message("refuse later");
+            message["messageId"] = json!(id);
+            message["taskId"] = response["result"]["id"].clone();
+            let mut stream = bus.stream(json!({ "message": message })).await;
+            let first = stream.next().await.unwrap().json();
+            let history = first["result"]["history"].as_array().unwrap();
+            assert_eq!(history.len(), 1, "{first}");
+            assert_eq!(history[0]["messageId"], id, "{first}");
+            stream
+        };
+        let (a, b, c, d) = tokio::join!(send("a"), send("b"), send("c"), send("d"));
+        bus.gate.add_permits(4);
+        for stream in [a, b, c, d] {
+            timeout(SOON, stream.rest()).await.unwrap();
+        }
+    }
+}
+
+/// The agent sends nothing more before its last answer.
+#[tokio::test]
+async fn a_question_that_was_answered_does_not_end_a_resumed_stream() {
+    let bus = Bus::open().await;
+    let events = bus.stream(user_message("ask")).await.rest().await;
+    let [begins, asks] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    let task = begins.json()["result"]["id"].clone();
+    let mut next = message("late");
+    next["taskId"] = task.clone();
+    let params = json!({ "message": next, "configuration": { "blocking": false } });
+    let answered = bus.ask("message/send", params).await;
+    assert_eq!(
+        answered["result"]["status"]["state"], "working",
+        "{answered}"
+    );
+    let follow = bus.post(request("8", "tasks/resubscribe", json!({ "id": task })));
+    let follow = follow.header("last-event-id", begins.id.clone().unwrap());
+    let mut stream = Stream::of(follow.send().await.unwrap());
+    let question = stream.next().await.unwrap();
+    assert_eq!(question.id, asks.id);
+    assert_eq!(question.json()["result"]["final"], false);
+    bus.gate.add_permits(1);
+    let last = stream.next().await.unwrap().json();
+    assert_eq!(last["result"]["status"]["state"], "completed", "{last}");
+    assert_eq!(last["result"]["final"], true, "{last}");
+    assert!(stream.next().await.is_none());
 }
 
 /// Whichever of two refused messages ends last, the task waits for another one.

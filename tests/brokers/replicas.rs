@@ -63,6 +63,16 @@ impl Replica {
         .await;
         replica
     }
+
+    /// Asks it to end.
+    pub(crate) fn terminate(&self) {
+        let pid = i32::try_from(self.process.id().unwrap()).unwrap();
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(pid).unwrap(),
+            rustix::process::Signal::TERM,
+        )
+        .unwrap();
+    }
 }
 
 /// An agent that reads requests at once and answers them when the test permits it.
@@ -119,6 +129,15 @@ impl Agent {
         self.requests_by_id.lock().unwrap().values().sum()
     }
 
+    async fn until_asked(&self, count: usize) {
+        within("the agent has the requests", async {
+            while self.count() < count {
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+
     async fn answer(self: Arc<Self>, delivery: Delivery) {
         let request: Value =
             serde_json::from_slice(&delivery.message.body.clone().unwrap()).unwrap();
@@ -139,19 +158,21 @@ impl Agent {
             .lock()
             .unwrap()
             .push((reply_address.clone(), id));
+        if text.ends_with(" later") {
+            self.until_let().await;
+        }
         match text.as_str() {
             "ask" => {
                 let task =
                     json!({ "kind": "task", "id": "own", "status": { "state": "input-required" } });
                 return self.reply(&reply_address, &request, task).await;
             }
-            "refuse" => {
+            "refuse" | "refuse later" => {
                 let error = json!({ "code": -32602, "message": "no city" });
                 let body = json!({ "jsonrpc": "2.0", "id": request["id"], "error": error });
-                let message = Message::plain(body.to_string());
-                let sent = self.bus.send(&reply_address, message).await;
-                return drop(sent.unwrap().await.unwrap());
+                return self.send(&reply_address, body.to_string()).await;
             }
+            "garble later" => return self.send(&reply_address, "{ not json".to_owned()).await,
             "drip" => return self.drip(&reply_address, &request).await,
             "fall silent" => {
                 let task = json!({ "kind": "task", "id": "own", "status": { "state": "working" } });
@@ -164,8 +185,7 @@ impl Agent {
             self.reply(&reply_address, &request, artifact(&text, "first", false))
                 .await;
         }
-        let mut is_let = self.is_let.subscribe();
-        is_let.wait_for(|is_let| *is_let).await.unwrap();
+        self.until_let().await;
         if is_stream {
             self.reply(&reply_address, &request, artifact(&text, "second", true))
                 .await;
@@ -174,6 +194,17 @@ impl Agent {
             self.reply(&reply_address, &request, json!({ "echo": text }))
                 .await;
         }
+    }
+
+    /// Waits until the test permits the answers.
+    async fn until_let(&self) {
+        let mut is_let = self.is_let.subscribe();
+        is_let.wait_for(|is_let| *is_let).await.unwrap();
+    }
+
+    async fn send(&self, reply_address: &Address, body: String) {
+        let sent = self.bus.send(reply_address, Message::plain(body)).await;
+        sent.unwrap().await.unwrap();
     }
 
     /// Sends a part every second, until the test permits the last one.
@@ -342,12 +373,7 @@ async fn one_of_two_is_killed(bus: AnyTransport, transport: &str, topic: &str) {
         let clients = Arc::clone(&clients);
         callers.spawn(async move { caller(&clients, number).await });
     }
-    within("all requests are with the agent", async {
-        while agent.count() < CALLS + STREAMS {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    agent.until_asked(CALLS + STREAMS).await;
     one.process.kill().await.unwrap();
     agent.forge().await;
     agent.is_let.send_replace(true);
@@ -597,24 +623,17 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
         };
         tokio::join!(text(stream), text(sent), text(called))
     });
-    within("all requests are with the agent", async {
-        while agent.count() < 3 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    let pid = i32::try_from(one.process.id().unwrap()).unwrap();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid).unwrap(),
-        rustix::process::Signal::TERM,
-    )
-    .unwrap();
+    agent.until_asked(3).await;
+    one.terminate();
     let (stream, sent, called) = within("the callers are told", ended).await.unwrap();
     assert!(stream.1.contains("subscribe to it again"), "{stream:?}");
-    for (status, (found, body)) in [(200, sent), (503, called)] {
-        assert_eq!(found, status, "{body}");
+    for (status, (found, body)) in [(200, &sent), (503, &called)] {
+        assert_eq!(*found, status, "{body}");
         assert!(body.contains(r#""reason":"answer_lost""#), "{body}");
     }
+    let error: Value = serde_json::from_str(&sent.1).unwrap();
+    let sent = &error["error"]["data"]["taskId"];
+    assert!(sent.is_string(), "{error}");
     assert!(one.process.wait().await.unwrap().success());
     agent.is_let.send_replace(true);
     let first = stream
@@ -622,16 +641,21 @@ async fn a_replica_that_shuts_down_hands_its_calls_over() {
         .lines()
         .find_map(|line| line.strip_prefix("data: "));
     let first: Value = serde_json::from_str(first.unwrap()).unwrap();
-    let get = json!({
-        "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": first["result"]["id"] },
-    });
+    let text_of = async |request: RequestBuilder| {
+        let response = request.send().await.unwrap();
+        response.text().await.unwrap()
+    };
+    let get = async |id: &Value| {
+        let params = json!({ "id": id });
+        let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params });
+        text_of(post(&other.door, agents, &get)).await
+    };
     within("the other replica has the answers", async {
         loop {
-            let task = post(&other.door, agents, &get).send().await.unwrap();
             let called = post(&other.door, "/rpc/weather", &call).header("idempotency-key", "key");
-            let called = called.send().await.unwrap();
-            let (task, called) = (task.text().await.unwrap(), called.text().await.unwrap());
-            if is_stream(&task) && called.contains(r#""echo":"call""#) {
+            let called = text_of(called).await.contains(r#""echo":"call""#);
+            let sent = get(sent).await.contains(r#""echo":"send""#);
+            if called && sent && is_stream(&get(&first["result"]["id"]).await) {
                 break;
             }
             sleep(Duration::from_millis(100)).await;
@@ -668,12 +692,7 @@ async fn a_caller_that_waits_for_its_task_gets_it_when_the_replica_shuts_down() 
         }
     })
     .await;
-    let pid = i32::try_from(one.process.id().unwrap()).unwrap();
-    rustix::process::kill_process(
-        rustix::process::Pid::from_raw(pid).unwrap(),
-        rustix::process::Signal::TERM,
-    )
-    .unwrap();
+    one.terminate();
     let answer = within("the caller has an answer", caller).await.unwrap();
     let task = &answer["result"];
     assert_eq!(task["status"]["state"], "working", "{answer}");
@@ -706,12 +725,7 @@ async fn failure_of_an_orphan(
     let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
     let params = json!({ "message": message, "configuration": { "blocking": false } });
     let task = ask(&one.door, "message/send", &params).await;
-    within("the request is with the agent", async {
-        while agent.count() < 1 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    agent.until_asked(1).await;
     let id = json!({ "id": task["result"]["id"] });
     let status_once = async |state: &str| loop {
         let task = ask(&other.door, "tasks/get", &id).await;
@@ -853,12 +867,7 @@ state: {{ log: kafka, create: true }}"
     };
     let calls = [call("echo", "call"), call("message/stream", "stream")];
     let called = tokio::spawn(futures_util::future::join_all(calls));
-    within("the agent has the requests", async {
-        while agent.count() < 2 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    agent.until_asked(2).await;
     broker.freeze().await;
     agent.is_let.send_replace(true);
     let answers = within("the callers have their answers", called).await;
@@ -1193,6 +1202,61 @@ async fn a_task_still_waits_after_its_agent_has_refused_a_message() {
     .await;
 }
 
+/// Its agent refuses a message, or sends an answer that cannot be used, once the replica of the message has shut down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_still_waits_after_another_replica_has_received_the_refusal() {
+    let Some(pair) = Pair::start("refused-later").await else {
+        return;
+    };
+    let Pair {
+        mut one,
+        other,
+        agent,
+        ..
+    } = pair;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let post = async |door: &str, method: &str, params: Value| -> Value {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let sent = http.post(format!("{door}/a2a/agents/weather")).json(&body);
+        sent.send().await.unwrap().json().await.unwrap()
+    };
+    let message = |text: &str, task: &Value, is_blocking: bool| {
+        let parts = json!([{ "kind": "text", "text": text }]);
+        let message = json!({ "kind": "message", "role": "user", "messageId": text, "parts": parts, "taskId": task });
+        json!({ "message": message, "configuration": { "blocking": is_blocking } })
+    };
+    let mut tasks = Vec::new();
+    for (text, why) in [
+        ("refuse later", "no city"),
+        ("garble later", "cannot be used"),
+    ] {
+        let asks = message("ask", &Value::Null, true);
+        let asked = post(&one.door, "message/send", asks).await;
+        let task = asked["result"]["id"].clone();
+        let sent = post(&one.door, "message/send", message(text, &task, false)).await;
+        assert_eq!(sent["result"]["status"]["state"], "working", "{sent}");
+        tasks.push((task, why));
+    }
+    agent.until_asked(4).await;
+    one.terminate();
+    assert!(one.process.wait().await.unwrap().success());
+    agent.is_let.send_replace(true);
+    for (task, why) in tasks {
+        let status = within("the message is over", async {
+            loop {
+                let found = post(&other.door, "tasks/get", json!({ "id": task })).await;
+                let status = &found["result"]["status"];
+                if status.to_string().contains(why) {
+                    return status.clone();
+                }
+                sleep(Duration::from_millis(200)).await;
+            }
+        });
+        let status = status.await;
+        assert_eq!(status["state"], "input-required", "{status}");
+    }
+}
+
 /// The task of a request that was answered with the task, and stored for its key, is continued by another replica.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_of_an_answered_key_continues_after_its_replica_was_killed() {
@@ -1216,12 +1280,7 @@ async fn a_task_of_an_answered_key_continues_after_its_replica_was_killed() {
     let sent: Value = sent.json().await.unwrap();
     let task = &sent["result"]["id"];
     assert!(task.is_string(), "{sent}");
-    within("the agent has the request", async {
-        while agent.count() < 1 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
+    agent.until_asked(1).await;
     one.process.kill().await.unwrap();
     agent.is_let.send_replace(true);
     let get = json!({ "jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": { "id": task } });

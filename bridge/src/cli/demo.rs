@@ -253,7 +253,7 @@ a2a:
   # A kit leaves its streams open.
   max_requests_per_client: 1000
   max_tasks_per_context: 1000
-  push_notifications: {{ enabled: true, public_urls: false, allowed_urls: ['https://example.com'], give_up_after: 0s }}
+  push_notifications: {{ enabled: true, public_urls: false, allowed_urls: ['https://example.com'], loopback: true, give_up_after: 0s }}
 "
     );
     config(name, listen, &sections)

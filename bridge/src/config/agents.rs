@@ -208,13 +208,19 @@ pub struct PushConfig {
     ///
     /// Wrong: clients choose these URLs, and the bridge calls them from inside its network.
     pub enabled: bool,
-    /// Whether any `https` URL with public addresses is allowed. If `false`, only `allowed_urls` are.
+    /// Whether any `https` URL with public addresses is allowed. If `false`, only `allowed_urls` and those of `loopback`
+    /// are.
     pub public_urls: bool,
     /// Allowed beginnings of webhook URLs. They may use `http` and private addresses, such as
     /// `http://hooks.internal:8080/a2a`.
     ///
     /// Wrong: every client can make the bridge call any path below these URLs.
     pub allowed_urls: Vec<AsText<ApiBase>>,
+    /// Whether webhooks may be on the machine of the bridge: `http` or `https` URLs of `localhost`, `127.0.0.1` or
+    /// `[::1]`, at any port. For development and tests.
+    ///
+    /// Wrong: every client can make the bridge call any path of any service on its machine.
+    pub loopback: bool,
     /// Keys that encrypt the tokens and credentials of webhooks in `state`: texts of at least 32 random characters, such
     /// as `openssl rand -hex 32` prints, the same at all replicas. The first one encrypts, all decrypt. To replace a
     /// key: add the new one after it and restart all replicas; put it first and restart again; remove the old one three
@@ -243,6 +249,7 @@ impl Default for PushConfig {
             enabled: false,
             public_urls: true,
             allowed_urls: Vec::new(),
+            loopback: false,
             keys: Vec::new(),
             timeout: AsText(Duration::from_secs(10)),
             give_up_after: AsText(Duration::from_secs(10 * 60)),

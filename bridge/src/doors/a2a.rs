@@ -20,6 +20,7 @@
 //! Source: docs/protocols/a2a.md §8 and §9.
 
 mod agents;
+mod bodies;
 mod card;
 mod deliver;
 mod follow;

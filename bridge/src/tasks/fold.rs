@@ -335,6 +335,11 @@ impl Task {
         self.waited.unwrap_or(self.status.state)
     }
 
+    /// The state that the unanswered messages have found, if the task waited for them.
+    pub(super) fn waited(&self) -> Option<State> {
+        self.waited
+    }
+
     /// The call that began last.
     pub(super) fn last_call(&self) -> Option<&Text> {
         self.origins.back().map(|origin| &origin.call)
@@ -486,6 +491,16 @@ impl Task {
             let known = self.metadata.get(&name);
             known.is_some_and(|known| known.get() == value.get())
         })
+    }
+
+    /// The task for the sender of a message that was refused, or not answered: the reason is the message of its status,
+    /// and not of its history.
+    pub(super) fn refused(mut self, why: Message) -> Self {
+        self.history.retain(|known| known.id != why.id);
+        if let Some(before) = self.status.message.replace(why) {
+            self.remember(before);
+        }
+        self
     }
 
     /// The message for a caller that expects a single answer: the last message, or the content of the artifacts.

@@ -129,7 +129,7 @@ impl<'a> WriteContext<'a> {
     /// The first event of a stream: the current task.
     pub(crate) fn first(self, task: &Task, history: Option<usize>) -> StreamEvent {
         if self.is_jaf() {
-            return self.status(&task.status);
+            return self.status(&task.status, task.status.state.is_at_rest());
         }
         let whole = self.whole(task, history, true);
         let result = if self.is_1_0() {
@@ -146,7 +146,7 @@ impl<'a> WriteContext<'a> {
     /// The same without messages and artifacts.
     pub(crate) fn first_in_brief(self, task: &Task) -> StreamEvent {
         if self.is_jaf() {
-            return self.status(&task.status);
+            return self.status(&task.status, task.status.state.is_at_rest());
         }
         StreamEvent {
             event: None,
@@ -171,7 +171,7 @@ impl<'a> WriteContext<'a> {
                     result: self.completion(&message, status.metadata.as_deref()),
                 })
             }
-            Event::Status(status) => Some(self.status(status)),
+            Event::Status(status) => Some(self.status(status, step.is_at_rest() && !step.goes_on)),
             Event::Artifact {
                 artifact,
                 append,
@@ -182,12 +182,10 @@ impl<'a> WriteContext<'a> {
         }
     }
 
-    fn status(self, status: &Status) -> StreamEvent {
+    /// A status; `is_final` if it is the last event of its stream.
+    pub(crate) fn status(self, status: &Status, is_final: bool) -> StreamEvent {
         let (task, context) = (json!(self.task), json!(self.context));
-        let (written, is_final) = (
-            text(&WriteContext::write(self, status)),
-            status.state.is_at_rest(),
-        );
+        let written = text(&WriteContext::write(self, status));
         let metadata = member("metadata", status.metadata.as_deref());
         let members =
             format!(r#""taskId":{task},"contextId":{context},"status":{written}{metadata}"#);

@@ -28,6 +28,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
+use super::bodies::{Bodies, Call, NoRoom, Room};
 use super::webhooks::PushSettings;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{Metrics, PushOutcome};
@@ -47,8 +48,10 @@ pub(crate) struct Deliveries {
     pub(crate) timeout: Duration,
     /// How long a delivery is retried.
     pub(crate) give_up_after: Duration,
+    bodies: Bodies,
     retried: LogLimit,
     dropped: LogLimit,
+    postponed: LogLimit,
 }
 
 /// The result of one delivery step.
@@ -66,8 +69,10 @@ enum DeliveryResult {
     Done,
     /// It is not time yet.
     Wait,
-    /// It failed, and may go better later.
-    Failed,
+    /// There is no memory for its body now.
+    NoRoom,
+    /// It failed. A retry may succeed, after the pause that the receiver asks for.
+    Failed(Option<Duration>),
     /// The log failed: nothing is known about the webhook.
     NotStored,
 }
@@ -87,6 +92,8 @@ struct DeliverySchedule {
     /// Webhooks in `due` because of an event: each is due once, not once for each event.
     added: HashSet<Text>,
     in_progress: HashSet<Text>,
+    /// Webhooks whose step only renews the claim.
+    renewing: HashSet<Text>,
     /// Webhooks with new events during their step.
     again: HashSet<Text>,
     /// Webhooks that were set again during their step.
@@ -104,19 +111,10 @@ struct DeliverySchedule {
     queues: HashMap<String, VecDeque<Text>>,
 }
 
-/// One call.
-struct Call {
-    body: Bytes,
-    /// The event that it reports.
-    reached: Position,
-    /// Whether it is the last event.
-    last: bool,
-}
-
 /// Why a call has failed.
 enum Refused {
-    /// A retry may succeed.
-    ForNow(String),
+    /// A retry may succeed, after the pause that the receiver asks for.
+    ForNow(String, Option<Duration>),
     /// A retry would fail again.
     ForGood(String),
 }
@@ -127,11 +125,17 @@ type RunningCalls<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 /// limits, webhooks that hang would take all calls, and the webhooks of other clients would wait.
 const MAX_CALLS: usize = 64;
 const MAX_RETRIES: usize = MAX_CALLS / 2;
+/// Maximum number of concurrent steps that only renew the claim of a webhook whose last call failed.
+const MAX_RENEWALS: usize = MAX_CALLS / 4;
 const MAX_PER_HOST: usize = 8;
 /// The first and the longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How long a step that may not begin yet waits: for another renewal to end, or for room for its body.
+const POSTPONED: Duration = Duration::from_secs(1);
 /// How often to look for webhooks whose owner has stopped.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
+/// The header with which a receiver asks for a pause. The client returns the names of headers in lower case.
+const RETRY_AFTER: &str = "retry-after";
 /// The header by which a client recognises calls that it has requested.
 const TOKEN: &str = "X-A2A-Notification-Token";
 
@@ -159,11 +163,14 @@ impl Deliveries {
             metrics: Arc::clone(metrics),
             timeout,
             give_up_after,
+            bodies: Bodies::default(),
             retried: log.limit(
                 Level::WARN,
                 "more push notifications failed and will be retried",
             ),
-            dropped: log.limit(Level::ERROR, "more push notifications were dropped"),
+            // Clients choose the receivers, so this needs no operator.
+            dropped: log.limit(Level::WARN, "more push notifications were dropped"),
+            postponed: log.limit(Level::WARN, "more push notifications wait for memory"),
         }
     }
 
@@ -223,15 +230,15 @@ impl Deliveries {
         self.tasks.has_news(task, reached) || self.tasks.is_forgotten(task)
     }
 
-    /// One step for a webhook: its next event, if this replica may deliver it. If the webhook is held back, the step
-    /// only renews the claim.
+    /// One step for a webhook: its next event, if this replica may deliver it; or if `only_renews` is set, the renewal of
+    /// its claim.
     async fn step(
         &self,
         key: Text,
-        (failing, is_held_back): (Option<FailedDelivery>, bool),
+        (failing, only_renews): (Option<FailedDelivery>, bool),
         share: Share<String>,
     ) -> DeliveryStep {
-        let outcome = self.try_step(&key, failing, is_held_back).await;
+        let outcome = self.try_step(&key, failing, only_renews).await;
         DeliveryStep {
             key,
             outcome,
@@ -251,7 +258,7 @@ impl Deliveries {
         &self,
         key: &Text,
         failing: Option<FailedDelivery>,
-        is_held_back: bool,
+        only_renews: bool,
     ) -> DeliveryResult {
         let webhooks = &self.push.webhooks;
         let has_news = |it: &StoredWebhook| !it.is_over && self.has_news(&it.task, it.reached);
@@ -273,41 +280,66 @@ impl Deliveries {
         if self.tasks.is_forgotten(&stored.task) {
             return self.lost(key, stored.reached).await;
         }
-        if is_held_back || failing.is_some_and(|failing| Instant::now() < failing.next) {
+        if only_renews {
             return DeliveryResult::Wait;
         }
-        let Some(call) = self.next_call(&stored) else {
-            return DeliveryResult::Idle;
+        let call = match self.next_call(key, &stored) {
+            Ok(Some(call)) => call,
+            Ok(None) => return DeliveryResult::Idle,
+            Err(NoRoom) => return self.postpone(key),
         };
-        let outcome = match self.send(&stored, call.body).await {
+        let outcome = match self.send(&stored, call.body.clone()).await {
             Ok(()) => PushOutcome::Delivered,
             Err(refused) => {
                 let since = failing.and_then(|failing| failing.since);
                 let since = since.map_or(Duration::ZERO, |since| since.elapsed());
-                let (why, is_over) = match refused {
-                    Refused::ForGood(why) => (why, true),
-                    Refused::ForNow(why) => (why, since >= self.give_up_after),
-                };
-                if !is_over {
-                    self.metrics.push_delivery(PushOutcome::Retried);
-                    if let Some(suppressed) = self.retried.allow() {
-                        tracing::warn!(webhook = %key.escape_debug(), why, suppressed, "a push notification failed and will be retried");
-                    }
-                    return DeliveryResult::Failed;
+                let is_over = since >= self.give_up_after;
+                match self.refused((key, call.reached), refused, is_over) {
+                    Some(retried) => return retried,
+                    None => PushOutcome::Dropped,
                 }
-                if let Some(suppressed) = self.dropped.allow() {
-                    tracing::error!(webhook = %key.escape_debug(), event = %call.reached, why, suppressed, "a push notification was dropped");
-                }
-                PushOutcome::Dropped
             }
         };
         self.done(key, (call.reached, call.last), outcome).await
     }
 
+    /// Reports that a call failed. Returns `None` if it is not retried: because `is_over`, or because it would fail again.
+    fn refused(
+        &self,
+        (key, event): (&Text, Position),
+        refused: Refused,
+        is_over: bool,
+    ) -> Option<DeliveryResult> {
+        let host = self.host_of(key);
+        let why = match refused {
+            Refused::ForNow(why, pause) if !is_over => {
+                self.metrics.push_delivery(PushOutcome::Retried);
+                if let Some(suppressed) = self.retried.allow() {
+                    tracing::warn!(webhook = %key.escape_debug(), %host, why, suppressed, "a push notification failed and will be retried");
+                }
+                return Some(DeliveryResult::Failed(pause));
+            }
+            Refused::ForNow(why, _) | Refused::ForGood(why) => why,
+        };
+        if let Some(suppressed) = self.dropped.allow() {
+            tracing::warn!(webhook = %key.escape_debug(), %host, %event, why, suppressed, "a push notification was dropped");
+        }
+        None
+    }
+
+    /// Reports that a call waits for memory.
+    fn postpone(&self, key: &Text) -> DeliveryResult {
+        self.metrics.push_delivery(PushOutcome::Postponed);
+        if let Some(suppressed) = self.postponed.allow() {
+            tracing::warn!(webhook = %key.escape_debug(), suppressed, "a push notification waits, because others use the memory for large bodies");
+        }
+        DeliveryResult::NoRoom
+    }
+
     /// Gives up a webhook whose task was removed. The webhook has reached this event, which was not the last one.
     async fn lost(&self, key: &Text, reached: Position) -> DeliveryResult {
         if let Some(suppressed) = self.dropped.allow() {
-            tracing::error!(webhook = %key.escape_debug(), after = %reached, suppressed, "push notifications were dropped: their task was removed, because the memory for tasks is full (state.memory)");
+            tracing::warn!(webhook = %key.escape_debug(), after = %reached, suppressed, "push notifications were dropped: their task was removed, because the memory for tasks is full (state.memory)");
         }
         self.done(key, (reached, true), PushOutcome::Dropped).await
     }
@@ -331,8 +363,8 @@ impl Deliveries {
         }
     }
 
-    /// The next event for a webhook.
-    fn next_call(&self, stored: &StoredWebhook) -> Option<Call> {
+    /// The next event for a webhook, if there is one and memory for it.
+    fn next_call(&self, key: &Text, stored: &StoredWebhook) -> Result<Option<Arc<Call>>, NoRoom> {
         let (id, reached) = (&stored.task, stored.reached);
         if stored.webhook.is_1_0
             && let Some((context, step, last)) = self.tasks.step_after(id, reached)
@@ -343,43 +375,63 @@ impl Deliveries {
                 context: Some(&context),
             };
             // Only the JAF document needs the task.
-            let written = of.step(&step, || None)?;
-            return Some(Call {
-                body: written.result.into(),
-                reached: step.position,
-                last,
-            });
+            let Some(written) = of.step(&step, || None) else {
+                return Ok(None);
+            };
+            let room = self.room(key, written.result.len())?;
+            let body = (written.result.into(), room);
+            return Ok(Some(Arc::new(Call::new(body, step.position, last))));
         }
-        let task = self.tasks.get(id)?;
-        if !task.has_news(reached) {
-            return None;
+        if !self.tasks.has_news(id, reached) {
+            return Ok(None);
         }
-        if stored.webhook.is_1_0 && task.remembers(reached) {
+        let Some((position, bytes)) = self.tasks.extent(id) else {
+            return Ok(None);
+        };
+        let is_1_0 = stored.webhook.is_1_0;
+        let shared = (!is_1_0).then(|| self.bodies.shared(id, position));
+        if let Some(call) = shared.flatten() {
+            return Ok(Some(call));
+        }
+        // Reserved before the task is copied and written.
+        let room = self.room(key, bytes)?;
+        let Some(task) = self.tasks.get(id) else {
+            return Ok(None);
+        };
+        if is_1_0 && task.remembers(reached) {
             // The event has arrived just now.
-            return self.next_call(stored);
+            drop(room);
+            return self.next_call(key, stored);
         }
         // Webhooks of A2A 1.0 get the task, too, if events are no longer stored.
-        let body = match stored.webhook.is_1_0 {
+        let body = match is_1_0 {
             true => {
                 let of = WriteContext::task(Dialect::A2a10, id, &task);
                 of.first(&task, None).result
             }
             false => WriteContext::task(Dialect::A2a03, id, &task).whole(&task, None, true),
         };
-        Some(Call {
-            body: body.into(),
-            reached: task.position,
-            last: task.status.state.is_terminal(),
-        })
+        let last = task.status.state.is_terminal();
+        let call = Arc::new(Call::new((body.into(), room), task.position, last));
+        if !is_1_0 {
+            self.bodies.share(id.clone(), &call);
+        }
+        Ok(Some(call))
+    }
+
+    /// Room for a body of about this many bytes.
+    fn room(&self, key: &Text, bytes: usize) -> Result<Room, NoRoom> {
+        self.bodies.room(|| self.host_of(key), bytes)
     }
 
     async fn send(&self, stored: &StoredWebhook, body: Bytes) -> Result<(), Refused> {
         // A key that was removed by mistake may come back.
         let webhook = self.push.webhooks.opened(stored);
         let webhook = webhook.map_err(|error| {
-            Refused::ForNow(format!(
+            let why = format!(
                 "its token or credentials cannot be decrypted with a2a.push_notifications.keys: {error}"
-            ))
+            );
+            Refused::ForNow(why, None)
         })?;
         // The URL may have been forbidden since it was set.
         let target =
@@ -411,17 +463,27 @@ impl Deliveries {
         };
         match self.client.send(request).await {
             Ok(response) => match response.status {
-                // Redirects are not followed, because they may lead to forbidden URLs.
                 200..=299 => Ok(()),
                 status @ (408 | 425 | 429 | 500..=599) => {
-                    Err(Refused::ForNow(format!("status {status}")))
+                    let pause = pause_in(&response.headers);
+                    Err(Refused::ForNow(format!("status {status}"), pause))
                 }
+                // They may lead to forbidden URLs.
+                status @ 300..=399 => Err(Refused::ForGood(format!(
+                    "status {status}: redirects are not followed"
+                ))),
                 status => Err(Refused::ForGood(format!("status {status}"))),
             },
             Err(error @ HttpError::Forbidden) => Err(Refused::ForGood(error.to_string())),
-            Err(error) => Err(Refused::ForNow(error.to_string())),
+            Err(error) => Err(Refused::ForNow(error.to_string(), None)),
         }
     }
+}
+
+/// The pause that a receiver asks for in seconds, see RFC 9110 section 10.2.3. A date is ignored: its clock may differ.
+fn pause_in(headers: &[(String, String)]) -> Option<Duration> {
+    let (_, value) = headers.iter().find(|(name, _)| name == RETRY_AFTER)?;
+    value.trim().parse().ok().map(Duration::from_secs)
 }
 
 // === impl DeliverySchedule ===
@@ -463,6 +525,12 @@ impl DeliverySchedule {
             if self.in_progress.contains(&key) {
                 continue;
             }
+            let only_renews = self.only_renews(&key, now);
+            if only_renews && self.renewing.len() >= MAX_RENEWALS {
+                // The claim lasts longer than that.
+                self.due.insert((now + POSTPONED, key));
+                continue;
+            }
             let host = deliveries.host_of(&key);
             let Some(share) = self.hosts.take(&host) else {
                 self.wait(key, host);
@@ -470,9 +538,11 @@ impl DeliverySchedule {
             };
             self.waiting.remove(&key);
             let failing = self.failing.get(&key).copied();
-            let is_held_back = self.is_held_back(&key, now);
+            if only_renews {
+                self.renewing.insert(key.clone());
+            }
             self.in_progress.insert(key.clone());
-            let step = deliveries.step(key, (failing, is_held_back), share);
+            let step = deliveries.step(key, (failing, only_renews), share);
             calls.push(Box::pin(step));
         }
     }
@@ -488,6 +558,12 @@ impl DeliverySchedule {
         Some(key)
     }
 
+    /// Whether the next step of a webhook only renews its claim: its last call failed, and it may not be called yet.
+    fn only_renews(&self, key: &Text, now: Instant) -> bool {
+        let failing = self.failing.get(key);
+        failing.is_some_and(|failing| now < failing.next) || self.is_held_back(key, now)
+    }
+
     /// Whether it is time to call a webhook whose last call failed, but the maximum number of such webhooks is already
     /// being called.
     fn is_held_back(&self, key: &Text, now: Instant) -> bool {
@@ -498,8 +574,9 @@ impl DeliverySchedule {
 
     /// Whether another webhook whose last call failed may be called.
     fn may_retry(&self) -> bool {
-        let has_failed = |key: &&Text| self.failing.contains_key(*key);
-        self.in_progress.iter().filter(has_failed).count() < MAX_RETRIES
+        let is_retry =
+            |key: &&Text| self.failing.contains_key(*key) && !self.renewing.contains(*key);
+        self.in_progress.iter().filter(is_retry).count() < MAX_RETRIES
     }
 
     /// Lets a webhook wait for a call to this host to end.
@@ -530,6 +607,7 @@ impl DeliverySchedule {
         let now = Instant::now();
         self.release_share(share, now, host_of);
         self.in_progress.remove(&key);
+        self.renewing.remove(&key);
         let again = self.again.remove(&key);
         if self.renewed.remove(&key) {
             // The webhook that was called no longer exists.
@@ -559,9 +637,18 @@ impl DeliverySchedule {
                 };
                 self.due.insert((next.min(now + RENEW), key));
             }
-            DeliveryResult::Failed | DeliveryResult::NotStored => {
-                let was_called = matches!(outcome, DeliveryResult::Failed);
-                let failing = FailedDelivery::after(self.failing.get(&key), was_called, now);
+            DeliveryResult::NoRoom => {
+                // An event that comes meanwhile must not make it due once more.
+                if self.added.insert(key.clone()) {
+                    self.due.insert((now + POSTPONED, key));
+                }
+            }
+            DeliveryResult::Failed(_) | DeliveryResult::NotStored => {
+                let called = match outcome {
+                    DeliveryResult::Failed(pause) => Some(pause.unwrap_or_default()),
+                    _ => None,
+                };
+                let failing = FailedDelivery::after(self.failing.get(&key), called, now);
                 self.due
                     .insert((failing.next.min(now + RENEW), key.clone()));
                 self.failing.insert(key, failing);
@@ -618,6 +705,7 @@ impl Default for DeliverySchedule {
             due: BTreeSet::new(),
             added: HashSet::new(),
             in_progress: HashSet::new(),
+            renewing: HashSet::new(),
             again: HashSet::new(),
             renewed: HashSet::new(),
             failing: HashMap::new(),
@@ -632,14 +720,15 @@ impl Default for DeliverySchedule {
 // === impl FailedDelivery ===
 
 impl FailedDelivery {
-    /// Counts a failure of the webhook, or of the log before the call.
-    fn after(before: Option<&Self>, was_called: bool, now: Instant) -> Self {
+    /// Counts a failure. `called` is the pause that the webhook asks for; `None` if the log failed before the call.
+    fn after(before: Option<&Self>, called: Option<Duration>, now: Instant) -> Self {
         let times = before.map_or(0, |before| before.times + 1);
-        let pause = PAUSES.0.saturating_mul(1 << times.min(10)).min(PAUSES.1);
+        let pause = PAUSES.0.saturating_mul(1 << times.min(10));
+        let pause = pause.max(called.unwrap_or_default()).min(PAUSES.1);
         Self {
             since: before
                 .and_then(|before| before.since)
-                .or(was_called.then_some(now)),
+                .or(called.map(|_| now)),
             times,
             next: now + pause,
         }
@@ -657,13 +746,59 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let now = Instant::now();
-            let next = FailedDelivery::after(failing.as_ref(), true, now);
+            let next = FailedDelivery::after(failing.as_ref(), Some(Duration::ZERO), now);
             assert_eq!(next.since, Some(start));
             pauses.push((next.next - now).as_secs());
             failing = Some(next);
             tokio::time::advance(next.next - now).await;
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_receiver_may_ask_for_a_longer_pause() {
+        let now = Instant::now();
+        for (asked, expected) in [("0", 1), ("5", 5), ("600", 60), ("soon", 1)] {
+            let headers = [("retry-after".to_owned(), asked.to_owned())];
+            let called = Some(pause_in(&headers).unwrap_or_default());
+            let failed = FailedDelivery::after(None, called, now);
+            assert_eq!((failed.next - now).as_secs(), expected, "{asked}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn steps_that_only_renew_claims_leave_calls_to_retries() {
+        let mut schedule = DeliverySchedule::default();
+        let keys: Vec<Text> = (0..=MAX_RETRIES)
+            .map(|key| key.to_string().into())
+            .collect();
+        for key in &keys {
+            finish(&mut schedule, key, DeliveryResult::Failed(None));
+        }
+        let (last, renewing) = keys.split_last().unwrap();
+        assert!(schedule.only_renews(last, Instant::now()));
+        schedule.in_progress.extend(renewing.iter().cloned());
+        schedule.renewing.extend(renewing.iter().cloned());
+        tokio::time::advance(PAUSES.0).await;
+        assert!(!schedule.only_renews(last, Instant::now()));
+        schedule.renewing.clear();
+        assert!(schedule.only_renews(last, Instant::now()));
+        finish(&mut schedule, &renewing[0], DeliveryResult::Wait);
+        assert!(!schedule.only_renews(last, Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_memory_is_tried_again_and_has_not_failed() {
+        let mut schedule = DeliverySchedule::default();
+        let key = Text::from("t/c");
+        finish(&mut schedule, &key, DeliveryResult::NoRoom);
+        assert!(schedule.failing.is_empty());
+        // Its next events do not make it due more often.
+        schedule.add(vec![key.clone()]);
+        assert_eq!(schedule.due.len(), 1);
+        assert_eq!(schedule.next_key(Instant::now()), None);
+        tokio::time::advance(POSTPONED).await;
+        assert_eq!(schedule.next_key(Instant::now()), Some(key));
     }
 
     fn in_progress(schedule: &mut DeliverySchedule, key: &Text) -> Share<String> {
@@ -693,7 +828,7 @@ mod tests {
         assert_eq!(schedule.due.len(), 1);
         // A delivery that fails waits for its time, whatever else happens.
         schedule.due.clear();
-        finish(&mut schedule, &key, DeliveryResult::Failed);
+        finish(&mut schedule, &key, DeliveryResult::Failed(None));
         schedule.add(vec![key]);
         assert_eq!(schedule.due.len(), 1);
         assert!(schedule.due.first().unwrap().0 > Instant::now());
@@ -717,7 +852,7 @@ mod tests {
             .map(|key| key.to_string().into())
             .collect();
         for key in &keys {
-            finish(&mut schedule, key, DeliveryResult::Failed);
+            finish(&mut schedule, key, DeliveryResult::Failed(None));
         }
         let (last, called) = keys.split_last().unwrap();
         schedule.in_progress.extend(called.iter().cloned());
@@ -730,7 +865,7 @@ mod tests {
         assert!(is_held_back(&schedule, last));
         assert!(!is_held_back(&schedule, &"works".into()));
         schedule.in_progress.insert("works".into());
-        finish(&mut schedule, &called[0], DeliveryResult::Failed);
+        finish(&mut schedule, &called[0], DeliveryResult::Failed(None));
         assert!(!is_held_back(&schedule, last));
     }
 
@@ -740,10 +875,10 @@ mod tests {
         let called: Vec<Text> = (0..MAX_RETRIES).map(|key| key.to_string().into()).collect();
         let (first, second) = (Text::from("z"), Text::from("a"));
         for key in called.iter().chain([&first]) {
-            finish(&mut schedule, key, DeliveryResult::Failed);
+            finish(&mut schedule, key, DeliveryResult::Failed(None));
         }
         tokio::time::advance(Duration::from_millis(1)).await;
-        finish(&mut schedule, &second, DeliveryResult::Failed);
+        finish(&mut schedule, &second, DeliveryResult::Failed(None));
         schedule.in_progress.extend(called.iter().cloned());
         schedule.due.clear();
         tokio::time::advance(PAUSES.0).await;
@@ -771,7 +906,7 @@ mod tests {
     async fn a_webhook_that_is_set_again_starts_over() {
         let mut schedule = DeliverySchedule::default();
         let key = Text::from("t/c");
-        finish(&mut schedule, &key, DeliveryResult::Failed);
+        finish(&mut schedule, &key, DeliveryResult::Failed(None));
         schedule.set(key.clone());
         assert!(schedule.failing.is_empty());
         assert_eq!(schedule.due.first().unwrap().0, Instant::now());
@@ -779,7 +914,7 @@ mod tests {
         schedule.due.clear();
         let share = in_progress(&mut schedule, &key);
         schedule.set(key.clone());
-        let outcome = DeliveryResult::Failed;
+        let outcome = DeliveryResult::Failed(None);
         let step = DeliveryStep {
             key,
             outcome,
@@ -793,11 +928,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_time_limit_of_a_webhook_begins_with_its_own_first_failure() {
         let now = Instant::now();
-        let unclaimed = FailedDelivery::after(None, false, now);
+        let unclaimed = FailedDelivery::after(None, None, now);
         assert_eq!((unclaimed.since, unclaimed.times), (None, 0));
         tokio::time::advance(Duration::from_secs(600)).await;
         let now = Instant::now();
-        let failed = FailedDelivery::after(Some(&unclaimed), true, now);
+        let failed = FailedDelivery::after(Some(&unclaimed), Some(Duration::ZERO), now);
         assert_eq!((failed.since, failed.times), (Some(now), 1));
     }
 

@@ -1,11 +1,14 @@
 //! A task as a stream of events, which a client can resume.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::form::Form;
@@ -17,6 +20,7 @@ use crate::calls::{CallError, Calls};
 use crate::doors::door;
 use crate::http::sse::{Frame, charged_response};
 use crate::state::{Lagged, Position};
+use crate::tasks::model::{Message, Status};
 use crate::tasks::write::{StreamEvent, WriteContext};
 use crate::tasks::{LAST_EVENTS_TIMEOUT, Subscription, Task, Tasks, Update};
 
@@ -33,11 +37,21 @@ pub(super) struct Reader {
     pub(super) history: Option<usize>,
 }
 
+/// The answer to the message that a stream began with.
+pub(super) struct OwnAnswer {
+    /// Its call.
+    pub(super) call: Text,
+    /// Ends when the answer is over, with the reason if the message was refused and the task did not end with it.
+    pub(super) over: oneshot::Receiver<Message>,
+}
+
 /// A running stream.
 struct Following {
     reader: Reader,
     context: Text,
     events: TaskEvents,
+    /// The answer that the client waits for; `None` if it only follows the task, or once that answer is over.
+    own: Option<OwnAnswer>,
     /// The last event that was sent.
     reached: Position,
     budget: ClientBudget,
@@ -72,7 +86,7 @@ impl Reader {
     pub(super) fn response(
         self,
         (task, subscription): (Task, Subscription),
-        missed_since: Option<Position>,
+        (missed_since, own): (Option<Position>, Option<OwnAnswer>),
         budget: ClientBudget,
     ) -> Result<Response, Failure> {
         let first = match missed_since {
@@ -82,6 +96,7 @@ impl Reader {
         let is_over = task.status.state.is_terminal() && !subscription.has_missed();
         let following = Following {
             events: TaskEvents::new(&self.calls, subscription),
+            own,
             reached: missed_since.unwrap_or(task.position),
             context: task.context,
             reader: self,
@@ -165,7 +180,18 @@ impl Following {
     /// The next event, charged.
     async fn next(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
-            match self.events.next().await {
+            let event = tokio::select! {
+                biased;
+                event = self.events.next() => event,
+                refused = until_over(&mut self.own) => {
+                    self.own = None;
+                    if let Some(last) = self.last_of_own(refused) {
+                        return Some((last, None));
+                    }
+                    continue;
+                }
+            };
+            match event {
                 Err(StreamEnd::Draining) => return Some((self.failed(&drained()), None)),
                 // The client can resume with the id of the last event.
                 Err(StreamEnd::TimeOver) => return None,
@@ -179,27 +205,61 @@ impl Following {
                     self.events.subscription = again;
                 }
                 Ok(Ok(step)) => {
-                    let of = WriteContext {
-                        dialect: self.reader.form.dialect,
-                        task: Some(&self.reader.task),
-                        context: Some(&self.context),
-                    };
-                    let (tasks, task) = (&self.reader.tasks, &self.reader.task);
-                    let Some(written) = of.step(&step, || tasks.get(task)) else {
-                        continue;
-                    };
-                    let frame = self.reader.frame(step.position, &written);
-                    // The completion of the JAF document has the content of all artifacts.
-                    let event = match door::charged_if_large(&self.budget, frame.text()) {
-                        Ok(event) => event,
-                        Err(failure) => return Some((self.failed(&failure), None)),
-                    };
-                    self.reached = step.position;
-                    let missed = self.events.subscription.has_missed();
-                    let goes_on = !step.is_at_rest() || missed;
-                    return Some((event, goes_on.then_some(self)));
+                    if let Some((event, goes_on)) = self.stepped(step) {
+                        return Some((event, goes_on.then_some(self)));
+                    }
                 }
             }
+        }
+    }
+
+    /// An event, charged, and whether more follow; `None` if its dialect does not show it.
+    fn stepped(&mut self, mut step: Update) -> Option<(Bytes, bool)> {
+        // The answer to the message of this client may still come.
+        let is_other = |own: &OwnAnswer| step.call.as_ref() != Some(&own.call);
+        let is_question = step.is_at_rest() && !step.is_terminal();
+        // After a gap, the task may have gone on already.
+        let goes_on = step.goes_on || self.events.subscription.has_missed();
+        step.goes_on = is_question && (goes_on || self.own.as_ref().is_some_and(is_other));
+        let (tasks, task) = (&self.reader.tasks, &self.reader.task);
+        let written = self.written().step(&step, || tasks.get(task))?;
+        let frame = self.reader.frame(step.position, &written);
+        // The completion of the JAF document has the content of all artifacts.
+        let event = match door::charged_if_large(&self.budget, frame.text()) {
+            Ok(event) => event,
+            Err(failure) => return Some((self.failed(&failure), false)),
+        };
+        self.reached = step.position;
+        Some((event, !step.is_at_rest() || step.goes_on))
+    }
+
+    /// The last event once the answer that the client waited for is over, charged: why its message was refused, or the
+    /// state in which the task rests. `None` if the stream goes on with the task.
+    fn last_of_own(&self, refused: Option<Message>) -> Option<Bytes> {
+        let (tasks, task) = (&self.reader.tasks, &self.reader.task);
+        let (status, has_news) = tasks.status_since(task, self.reached)?;
+        let state = status.state;
+        let status = match refused {
+            Some(why) if !state.is_terminal() => Status::now(state, Some(why)),
+            None if state.is_at_rest() && !has_news => status,
+            // The event that ends the task is on its way, or the agent works on another message.
+            _ => return None,
+        };
+        let written = self.written().status(&status, true);
+        let frame = Frame {
+            event: written.event,
+            // It is for this client only.
+            id: None,
+            data: self.reader.form.result(&written.result),
+        };
+        Some(self.budget.replace(frame.text()))
+    }
+
+    fn written(&self) -> WriteContext<'_> {
+        WriteContext {
+            dialect: self.reader.form.dialect,
+            task: Some(&self.reader.task),
+            context: Some(&self.context),
         }
     }
 
@@ -221,12 +281,21 @@ pub(super) async fn until_drained(
     (id, until): (&str, Instant),
     resting: impl Future<Output = Option<Task>>,
 ) -> Option<Option<Task>> {
+    let mut resting = pin!(resting);
     tokio::select! {
         biased;
-        task = timeout_at(until, resting) => return task.ok(),
+        task = timeout_at(until, resting.as_mut()) => return task.ok(),
         () = a2a.door.calls.given_up() => {}
     }
-    a2a.settings.tasks.at_rest_soon(id, until).await
+    a2a.settings.tasks.soon((id, until), resting).await
+}
+
+/// Waits until this answer is over; forever if there is none. Cancel-safe.
+async fn until_over(own: &mut Option<OwnAnswer>) -> Option<Message> {
+    match own {
+        Some(own) => (&mut own.over).await.ok(),
+        None => pending().await,
+    }
 }
 
 /// The error of a stream that ends with the bridge, while its task goes on. To send the message again would begin another

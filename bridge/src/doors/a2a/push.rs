@@ -107,7 +107,7 @@ impl A2aRequest<'_> {
         let stored = self.task(&task).await?;
         let latest = push.webhooks.latest().await;
         latest.map_err(|error| self.a2a.door.not_read("webhooks", &error))?;
-        let id = id.map(|id| push.named(&task, id));
+        let id = id.and_then(|id| push.named(&task, id, what));
         let is_1_0 = self.parsed.dialect == Dialect::A2a10;
         match what {
             Push::Set => {
@@ -257,11 +257,15 @@ impl PushSettings {
     }
 
     /// The id of the webhook that a client names. The test kit of A2A 0.3 uses the name `default` for a webhook that it
-    /// has set without an id.
-    fn named(&self, task: &str, id: String) -> String {
-        match id.as_str() {
-            "default" if self.webhooks.get(task, &id).is_none() => task.to_owned(),
-            _ => id,
+    /// has set without an id. `a2a-sdk` 0.3 for Python writes `None` in the path of a GET if it names none.
+    fn named(&self, task: &str, id: String, what: Push) -> Option<String> {
+        match (id.as_str(), what) {
+            ("default", _) | ("None", Push::Get) if self.webhooks.get(task, &id).is_some() => {
+                Some(id)
+            }
+            ("default", _) => Some(task.to_owned()),
+            ("None", Push::Get) => None,
+            _ => Some(id),
         }
     }
 

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::follow::until_drained;
+use super::follow::{OwnAnswer, until_drained};
 use super::method::Method;
 use super::push::Checked;
 use super::work::{A2aRequest, Reply, not_found, of_call};
@@ -86,19 +86,27 @@ enum FirstPart {
     Reply(Reply),
     /// A task update, and whether it is the last part.
     OfTask(AnswerPart, bool),
+    /// None: the bridge shuts down, and other replicas receive the answer.
+    HandedOff,
 }
 
 // === impl Outbound ===
 
 impl Outbound {
-    /// The time limits of its call. `at_once` tells that the caller does not wait for the first part of the answer: it
-    /// gets a stream or the task.
-    fn limits(&self, at_once: bool) -> TimeoutLimits {
-        match (at_once, self.is_continuation) {
+    /// The options of its call. With `at_once`, the caller gets a stream or the task, and does not wait for the first
+    /// part of the answer.
+    fn options(&self, at_once: bool) -> CallOptions<'_> {
+        let limits = match (at_once, self.is_continuation) {
             (true, _) => TimeoutLimits::Answer,
             // When the caller stops waiting, it gets the task, which continues.
             (false, true) => TimeoutLimits::Nothing,
             (false, false) => TimeoutLimits::FirstPart,
+        };
+        CallOptions {
+            task: Some(&self.task),
+            conversation: Some(&self.context),
+            limits,
+            ..CallOptions::default()
         }
     }
 }
@@ -162,17 +170,10 @@ impl A2aRequest<'_> {
             webhook,
             room,
         } = checked;
-        let (streams, at_once) = (
-            self.parsed.method == Method::Stream,
-            configuration.is_at_once(),
-        );
+        let streams = self.parsed.method == Method::Stream;
+        let at_once = configuration.is_at_once();
         let call = (!self.in_batch).then_some(self.common.call);
-        let options = CallOptions {
-            task: Some(&outbound.task),
-            conversation: Some(&outbound.context),
-            limits: outbound.limits(streams || at_once),
-            ..CallOptions::default()
-        };
+        let options = outbound.options(streams || at_once);
         let answer = Box::pin(self.common.call(unit, call, options)).await;
         let mut answer = answer.map_err(|error| of_call(&error))?;
         let mut first = None;
@@ -184,6 +185,10 @@ impl A2aRequest<'_> {
             first = match part? {
                 FirstPart::Reply(reply) => return Ok(reply),
                 FirstPart::OfTask(update, last) => Some((update, last)),
+                FirstPart::HandedOff => {
+                    let beginning = self.beginning(agent, &outbound, &answer);
+                    return Err(self.handed_off((&outbound.task, beginning), webhook).await);
+                }
             };
         }
         let (tasks, id) = (&self.a2a.settings.tasks, outbound.task.clone());
@@ -195,11 +200,15 @@ impl A2aRequest<'_> {
         let (registered, subscribed) = in_time(begun, until, (&id, &self.a2a.door)).await?;
         registered.map_err(|failure| webhook_not_stored(&id, &failure))?;
         if streams {
-            let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
-            // The client has the earlier messages of a task that it continues. Some clients would show them again.
+            let mut subscribed = subscribed.ok_or_else(|| not_found(&id))?;
             let history = configuration.history_length;
-            let history = history.or(is_continuation.then_some(1));
-            return self.stream(id, subscribed, None, history);
+            if is_continuation && history.is_none() {
+                // The client has the earlier messages of a task that it continues. Some clients would show them again.
+                // Another client may have sent a message since.
+                subscribed.0.history = vec![outbound.message];
+            }
+            let own = OwnAnswer { call, over };
+            return self.stream(id, subscribed, (None, Some(own)), history);
         }
         let mut rested = None;
         if !at_once {
@@ -304,7 +313,7 @@ impl A2aRequest<'_> {
         let bytes = self.parsed.bytes.len();
         if tasks.is_too_large(task, bytes) {
             door.metrics.budget_refused.inc();
-            if let Some(suppressed) = door.state_full.allow() {
+            if let Some(suppressed) = door.state_lines.full.allow() {
                 tracing::warn!(%task, bytes, suppressed, "a message is refused: with it, its task would take more than a quarter of the memory for tasks (state.memory)");
             }
             let message = format!(
@@ -340,6 +349,36 @@ impl A2aRequest<'_> {
         (ScopeGuard::into_inner(waiting), first)
     }
 
+    /// Makes a task of a call whose answer only other replicas can still receive, so that its caller finds the answer in
+    /// the task. A caller with an idempotency key gets it with the key. Returns the error for the caller.
+    async fn handed_off(
+        &self,
+        (id, beginning): (&Text, Event),
+        webhook: Option<Checked>,
+    ) -> Failure {
+        if self.common.key.is_some() {
+            return of_call(&CallError::HandedOff);
+        }
+        let registering = self.webhook_of_task(id, webhook);
+        let (tasks, task) = (Arc::clone(&self.a2a.settings.tasks), id.clone());
+        // It continues if the client disconnects.
+        let begun = self.a2a.settings.tasks.spawn(async move {
+            let stored = tasks.record_again(&task, &beginning).await;
+            (stored, registering.await)
+        });
+        match begun.await {
+            Ok((Ok(()), Ok(()))) => {
+                let but = format!(
+                    "this replica is shutting down: if another one runs, it receives the answer, get the task {id} there"
+                );
+                sent_but(id, &but)
+            }
+            Ok((Ok(()), Err(failure))) => webhook_not_stored(id, &failure),
+            Ok((Err(error), _)) => cannot_be_stored((id, &self.a2a.door), &error),
+            Err(_) => of_call(&CallError::Drained),
+        }
+    }
+
     /// Waits for the first part that shows the type of the answer: a task, or an answer without a task.
     async fn first(
         &self,
@@ -355,7 +394,11 @@ impl A2aRequest<'_> {
                     "it ended without a result",
                 )))
             });
-            let part = part.map_err(|error| of_call(&error))?;
+            let part = match part {
+                Err(CallError::HandedOff) => return Ok(FirstPart::HandedOff),
+                Err(error) => return Err(self.unanswered(answer, &error)),
+                Ok(part) => part,
+            };
             let last = part.last;
             let of = WriteContext {
                 dialect: self.parsed.dialect,
@@ -387,6 +430,19 @@ impl A2aRequest<'_> {
                 }
                 None => continue,
             });
+        }
+    }
+
+    /// The error of a call without an answer.
+    fn unanswered(&self, answer: &Answer, error: &CallError) -> Failure {
+        let failure = of_call(error);
+        let is_timeout = matches!(error, CallError::Timeout(_));
+        // If the agent has not got the message, its key is released.
+        match is_timeout && self.common.key.is_some() && !answer.is_undelivered(error) {
+            true => failure.and(
+                "this error is now the answer to this Idempotency-Key: if the agent may execute the message again, send it with a new key",
+            ),
+            false => failure,
         }
     }
 
@@ -605,21 +661,23 @@ async fn in_time<T>(
     let begun = timeout_at(until.clamp(now + STORED, now + ATTENDED), begun).await;
     let begun = begun.map_err(|_| not_stored_yet(task, door))?;
     let begun = begun.unwrap_or(Err(StateError::Closed("tasks")));
-    begun.map_err(|error| {
-        let why = match door.not_stored("tasks", &error).reason() {
-            Reason::Exhausted => ", because the memory for tasks is full (state.memory)",
-            _ => "",
-        };
-        let but = format!(
-            "its task {task} cannot be stored{why}: the agent may have executed the message"
-        );
-        sent_but(task, &but)
-    })
+    begun.map_err(|error| cannot_be_stored((task, door), &error))
+}
+
+/// The error when the agent has a message, but its task cannot be stored.
+fn cannot_be_stored((task, door): (&Text, &Door), error: &StateError) -> Failure {
+    let why = match door.not_stored("tasks", error).reason() {
+        Reason::Exhausted => ", because the memory for tasks is full (state.memory)",
+        _ => "",
+    };
+    let but =
+        format!("its task {task} cannot be stored{why}: the agent may have executed the message");
+    sent_but(task, &but)
 }
 
 /// The error when the agent has a message, but its task, or the webhook in it, was not stored in time.
 fn not_stored_yet(task: &Text, door: &Door) -> Failure {
-    if let Some(suppressed) = door.state_failures.allow() {
+    if let Some(suppressed) = door.state_lines.unstored.allow() {
         tracing::error!(%task, suppressed, "a task was not stored in time: its caller gets an error, and the task continues");
     }
     let but = format!("its task {task} was not stored in time: get the task later");

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::follow::Reader;
+use super::follow::{OwnAnswer, Reader};
 use super::shared::A2a;
 use super::work::{A2aRequest, Reply, not_found};
 use crate::calls::failure::{Failure, Reason};
@@ -211,7 +211,7 @@ impl A2aRequest<'_> {
         let subscribed = self.a2a.settings.tasks.follow(&id, last);
         let subscribed = subscribed.ok_or_else(|| not_found(&id))?;
         self.check_accepts()?;
-        self.stream(id, subscribed, last, None)
+        self.stream(id, subscribed, (last, None), None)
     }
 
     /// Checks that the client accepts a stream.
@@ -241,7 +241,7 @@ impl A2aRequest<'_> {
         &self,
         task: Text,
         subscribed: (Task, Subscription),
-        missed_since: Option<Position>,
+        (missed_since, own): (Option<Position>, Option<OwnAnswer>),
         history: Option<usize>,
     ) -> Result<Reply, Failure> {
         let reader = Reader {
@@ -251,7 +251,8 @@ impl A2aRequest<'_> {
             form: self.parsed.form(),
             history,
         };
-        let response = reader.response(subscribed, missed_since, self.common.budget.clone());
+        let from = (missed_since, own);
+        let response = reader.response(subscribed, from, self.common.budget.clone());
         Ok(Reply::Stream(Box::new(response?)))
     }
 

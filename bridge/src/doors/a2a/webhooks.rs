@@ -23,10 +23,14 @@ pub(crate) struct AllowedUrls {
     listed: Vec<ApiBase>,
     /// Whether other URLs are allowed, if they use TLS and public addresses.
     public: bool,
+    /// Whether URLs of this machine are allowed.
+    loopback: bool,
 }
 
 /// How a URL can be allowed.
 const CURE: &str = ", unless it is below one of a2a.push_notifications.allowed_urls";
+/// How a URL of this machine can be allowed.
+const LOCAL_CURE: &str = ", unless it is below one of a2a.push_notifications.allowed_urls, or a2a.push_notifications.loopback is true";
 
 // === impl AllowedUrls ===
 
@@ -40,6 +44,7 @@ impl AllowedUrls {
                 .map(|url| url.0.clone())
                 .collect(),
             public: config.public_urls,
+            loopback: config.loopback,
         }
     }
 
@@ -48,12 +53,21 @@ impl AllowedUrls {
     /// # Errors
     /// Why it may not be called.
     pub(crate) fn reach(&self, target: &Target) -> Result<Reach, String> {
-        if let Some(forbidden) = target.forbidden(&self.listed) {
+        let forbidden = target.forbidden(&self.listed);
+        let is_local = is_loopback(target);
+        if let None | Some(Forbidden::NotEncrypted | Forbidden::NotGlobal) = forbidden
+            && self.loopback
+            && is_local
+        {
+            return Ok(Reach::Registered);
+        }
+        let cure = if is_local { LOCAL_CURE } else { CURE };
+        if let Some(forbidden) = forbidden {
             return Err(match forbidden {
                 Forbidden::Scheme => "its scheme must be https".to_owned(),
                 Forbidden::UserInfo => "it contains a user or a password".to_owned(),
-                Forbidden::NotEncrypted => format!("its scheme must be https{CURE}"),
-                Forbidden::NotGlobal => format!("its host is not globally reachable{CURE}"),
+                Forbidden::NotEncrypted => format!("its scheme must be https{cure}"),
+                Forbidden::NotGlobal => format!("its host is not globally reachable{cure}"),
                 other => other.to_string(),
             });
         }
@@ -63,8 +77,13 @@ impl AllowedUrls {
         if self.public {
             return Ok(Reach::Global);
         }
-        Err(format!("only some URLs are allowed{CURE}"))
+        Err(format!("only some URLs are allowed{cure}"))
     }
+}
+
+/// Whether a URL names this machine, without asking DNS.
+fn is_loopback(target: &Target) -> bool {
+    matches!(target.host(), Some("localhost" | "127.0.0.1" | "[::1]"))
 }
 
 #[cfg(test)]
@@ -78,6 +97,7 @@ mod tests {
                 .map(|url| ApiBase::parse(url).unwrap())
                 .collect(),
             public,
+            loopback: false,
         }
     }
 
@@ -145,6 +165,32 @@ mod tests {
             "https://hooks.example.com/x",
         ] {
             assert!(reach(&listed, url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn urls_of_this_machine_are_called_if_the_operator_says_so() {
+        let allowed = AllowedUrls {
+            loopback: true,
+            ..allowed(&[], false)
+        };
+        let is_allowed = |url: &str| allowed.reach(&Target::parse(url).unwrap()).is_ok();
+        for url in [
+            "http://localhost:43210/webhook",
+            "https://localhost/x",
+            "http://127.0.0.1:1/",
+            "http://[::1]:8080/x",
+        ] {
+            assert!(is_allowed(url), "{url}");
+        }
+        for url in [
+            "http://10.1.2.3/x",
+            "http://localhost.example.com/x",
+            "http://user:word@localhost/x",
+            "ftp://localhost/x",
+            "https://hooks.example.com/x",
+        ] {
+            assert!(!is_allowed(url), "{url}");
         }
     }
 }
