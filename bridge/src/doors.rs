@@ -31,7 +31,7 @@ use axum::routing::any;
 use tower::ServiceExt as _;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
-pub(crate) use self::door::Door;
+pub(crate) use self::door::{Door, StateLines};
 
 /// How long a browser may remember which requests a web page may send.
 const PREFLIGHT_LASTS: Duration = Duration::from_secs(3600);

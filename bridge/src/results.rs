@@ -593,6 +593,16 @@ impl Results {
         Ok(opened.filter(|opened| opened.session.as_deref() == Some(session)))
     }
 
+    /// Whether no other replica has the answer to a call, which is pending here or recorded to its end.
+    pub(crate) fn has_alone(&self, call: CallId, is_pending: bool) -> bool {
+        !self.is_shared && (is_pending || self.has_ended(call))
+    }
+
+    /// Whether the answer to a call is recorded to its end.
+    pub(crate) fn has_ended(&self, call: CallId) -> bool {
+        self.parts_of(call) == usize::MAX
+    }
+
     /// How many consecutive parts of the answer to a call are recorded, from the first.
     fn parts_of(&self, call: CallId) -> usize {
         let call = call.to_string();
@@ -634,6 +644,7 @@ impl Results {
         let key = format!("{CLIENT_ANSWER}{}-{digest}", answer.call);
         let event = Event::ClientAnswer {
             token: answer.token,
+            session: answer.session,
             body: String::from_utf8_lossy(&answer.body).into_owned().into(),
         };
         self.append(&key, &event, ATTENDED).await
@@ -751,9 +762,14 @@ pub(crate) fn client_answer_in(
     let (call, _) = record.key.strip_prefix(CLIENT_ANSWER)?.split_once('-')?;
     let call = call.parse().ok().filter(|call| is_ours(*call))?;
     match body::read(record)? {
-        Event::ClientAnswer { token, body } => Some(PassedAnswer {
+        Event::ClientAnswer {
+            token,
+            session,
+            body,
+        } => Some(PassedAnswer {
             call,
             token,
+            session,
             body: Bytes::copy_from_slice(body.as_bytes()),
         }),
         _ => None,

@@ -15,6 +15,7 @@ use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON};
 
 mod bounds;
+mod drain;
 mod skills;
 
 const CONFIG: &str = r#"
@@ -132,6 +133,16 @@ impl Servers {
         id
     }
 
+    /// Where the agent sends its answer to the call with this id.
+    async fn address_of(&mut self, id: &str) -> Address {
+        loop {
+            let at = timeout(SOON, self.reply_to.recv()).await.unwrap().unwrap();
+            if at.as_str().ends_with(id) {
+                return Address::topic(at);
+            }
+        }
+    }
+
     /// Waits until an agent has a call, and has learned that it cannot ask the client: its ping is answered, and its two
     /// questions are refused.
     async fn questions_are_refused(&mut self) {
@@ -153,6 +164,49 @@ impl Servers {
                 return (topic, body);
             }
         }
+    }
+}
+
+/// A call in a session, whose agent has asked the client a question.
+struct Asked {
+    session: String,
+    /// Its id for the agent.
+    id: String,
+    /// Where its answer goes.
+    reply_to: Address,
+    question: Value,
+    /// The stream of its client.
+    stream: Changes,
+}
+
+impl Asked {
+    async fn call(servers: &mut Servers) -> Self {
+        let path = "/mcp/agents/maps";
+        let session = servers.session(path, "2025-11-25").await;
+        let call = request(5, "tools/call", json!({ "name": "ask" }));
+        let call = servers.post(path, call).header("mcp-session-id", &session);
+        let mut stream = Changes(call.send().await.unwrap());
+        let question = stream.next().await;
+        assert_eq!(question["method"], "elicitation/create", "{question}");
+        let (_, call) = servers.next_request().await;
+        let call: Value = serde_json::from_str(&call).unwrap();
+        // The pong, and the refusal of the other question.
+        servers.next_request().await;
+        servers.next_request().await;
+        let id = call["id"].as_str().unwrap().to_owned();
+        Self {
+            reply_to: servers.address_of(&id).await,
+            session,
+            id,
+            question,
+            stream,
+        }
+    }
+
+    /// The client's response.
+    fn response(&self) -> String {
+        let result = json!({ "action": "accept" });
+        json!({ "jsonrpc": "2.0", "id": self.question["id"], "result": result }).to_string()
     }
 }
 
@@ -700,6 +754,36 @@ async fn a_question_of_an_agent_reaches_the_client_and_its_answer_the_agent() {
         json!({ "jsonrpc": "2.0", "id": 5, "result": { "content": [] } })
     );
     assert_eq!(answer_with(json!(id)).await.unwrap().status(), 400);
+}
+
+/// The id of a question is no secret: knowing it is not enough to answer.
+#[tokio::test]
+async fn a_question_is_answered_only_in_the_session_of_its_call() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    let asked = Asked::call(&mut servers).await;
+    let other = servers.session(path, "2025-11-25").await;
+    let respond = async |session: Option<&str>| {
+        let mut post = servers.post(path, asked.response());
+        if let Some(session) = session {
+            post = post.header("mcp-session-id", session);
+        }
+        post.send().await.unwrap()
+    };
+    for session in [None, Some(other.as_str())] {
+        let refused = respond(session).await;
+        assert_eq!(refused.status(), 400, "{session:?}");
+        let refused = json_of(refused).await;
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains("another session"), "{message}");
+    }
+    let metrics = servers.front.admin("/metrics").await;
+    let forged = "a2abus_replies_total{outcome=\"forged\"} 2\n";
+    assert!(metrics.contains(forged), "{metrics}");
+    assert_eq!(respond(Some(&asked.session)).await.status(), 202);
+    let (_, answer) = servers.next_request().await;
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["id"], "q.3", "{answer}");
 }
 
 #[tokio::test]

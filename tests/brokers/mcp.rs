@@ -2,6 +2,7 @@
 //! killed. A cancel and the end of a session apply on every replica.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -273,8 +274,9 @@ async fn an_mcp_stream_continues_at_another_replica_on_jetstream() {
     a_stream_continues_on_another_replica(&state, &nats).await;
 }
 
-/// An agent that asks its client a question, and returns the answer as its result.
-async fn asks(nats: async_nats::Client, mut requests: async_nats::Subscriber) {
+/// An agent that asks its client a question, and returns what it gets next. If that is the answer, it becomes the
+/// result.
+async fn asks(nats: async_nats::Client, mut requests: async_nats::Subscriber) -> (Value, Value) {
     let request = requests.next().await.unwrap();
     let reply_subject = request.reply.unwrap();
     let request: Value = serde_json::from_slice(&request.payload).unwrap();
@@ -286,10 +288,12 @@ async fn asks(nats: async_nats::Client, mut requests: async_nats::Subscriber) {
     let params = json!({ "message": "Which city?", "requestedSchema": { "type": "object", "properties": {} } });
     send(json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": params }))
         .await;
-    let answer = requests.next().await.unwrap();
-    let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
-    assert_eq!(answer["id"], "q");
-    send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": answer["result"] })).await;
+    let next = requests.next().await.unwrap();
+    let next: Value = serde_json::from_slice(&next.payload).unwrap();
+    if next["id"] == "q" {
+        send(json!({ "jsonrpc": "2.0", "id": request["id"], "result": next["result"] })).await;
+    }
+    (request, next)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,6 +332,12 @@ async fn a_question_is_answered_at_another_replica() {
     forged["result"] = json!({ "action": "forged" });
     let forged = session.post(other, &forged).send().await.unwrap();
     assert!([202, 400].contains(&forged.status().as_u16()));
+    // The replica of the call does not take the response of another session.
+    let mut foreign = answer(&question["id"]);
+    foreign["result"] = json!({ "action": "foreign" });
+    let stranger = Session::open(other).await;
+    let foreign = stranger.post(other, &foreign).send().await.unwrap();
+    assert_eq!(foreign.status(), 202);
     let large = json!({ "jsonrpc": "2.0", "id": id, "result": { "text": "x".repeat(300 << 10) } });
     let large = session.post(other, &large).send().await.unwrap();
     assert_eq!(large.status(), 413);
@@ -339,6 +349,48 @@ async fn a_question_is_answered_at_another_replica() {
     for bridge in bridges {
         bridge.stop().await;
     }
+}
+
+/// No other replica could return the answer to the question.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_an_open_question_fails_when_its_replica_shuts_down() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("asker");
+    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
+    let config = config(&subject, &state, &nats);
+    let directory = tempfile::tempdir().unwrap();
+    let one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let client = nats_client(&nats).await;
+    let requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    let asking = tokio::spawn(asks(client, requests));
+    let session = Session::open(&one.door).await;
+    let mut stream = session.call(&one.door).await;
+    let (_, question) = stream.next().await.unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    one.terminate();
+    let (_, error) = stream.next().await.unwrap();
+    assert_eq!(error["id"], 7, "{error}");
+    assert_eq!(error["error"]["data"]["reason"], "answer_lost", "{error}");
+    assert_eq!(stream.next().await, None);
+    let (request, cancel) = within("the agent gets a cancel", asking).await.unwrap();
+    assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
+    assert_eq!(cancel["params"]["requestId"], request["id"], "{cancel}");
+    let result = json!({ "action": "decline" });
+    let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+    within("the other replica refuses the answer", async {
+        loop {
+            let sent = session.post(&other.door, &answer).send().await.unwrap();
+            if sent.status() == 400 {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
 }
 
 /// A call of a client of 2026-07-28 that can be asked.
@@ -571,7 +623,18 @@ async fn an_mcp_stream_continues_when_its_replica_is_killed() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let last = a_stream_continues_after_the_end(&nats, "description: Walks.").await;
+    let card = "description: Walks.";
+    let last = a_stream_continues_after_the_end(&nats, card, true).await;
+    assert_eq!(last["result"]["content"], json!([]), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_mcp_stream_continues_when_its_replica_shuts_down() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let card = "description: Walks.";
+    let last = a_stream_continues_after_the_end(&nats, card, false).await;
     assert_eq!(last["result"]["content"], json!([]), "{last}");
 }
 
@@ -581,7 +644,7 @@ async fn the_stream_of_a_skill_continues_when_its_replica_is_killed() {
         return;
     };
     let card = "description: Walks., protocol: a2a, skills: [ { id: walk, description: Walks. } ]";
-    let last = a_stream_continues_after_the_end(&nats, card).await;
+    let last = a_stream_continues_after_the_end(&nats, card, true).await;
     let structured = &last["result"]["structuredContent"];
     assert_eq!(structured["state"], "completed", "{last}");
     assert_eq!(structured["taskId"], "t", "{last}");
@@ -634,6 +697,66 @@ async fn changes_of_a_resource_arrive_after_a_replica_is_killed() {
     assert_eq!(asked(" no longer watches site:a"), 1);
 }
 
+/// Any bridge may get a request of a client, and each has a server of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn subscriptions_begin_and_end_at_the_servers_of_all_replicas() {
+    // If a server had to wait for a regular comparison with the log each time, the test would take too long.
+    const COUNT: usize = 10;
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("watched"), tempfile::tempdir().unwrap());
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let config = format!(
+        "transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}\n\
+         state: {{ log: bus, create: true, prefix: {name} }}{}",
+        fixture(directory.path(), &to, "concurrency: 4"),
+    );
+    let one = Replica::start(directory.path(), 1, &config).await;
+    let _other = Replica::start(directory.path(), 2, &config).await;
+    let session = Session::open(&one.door).await;
+    let change = async |method: &str, number: usize| {
+        let params = json!({ "uri": format!("a2abus://fixture/site:{number}") });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = session.post(&one.door, &body).send().await.unwrap();
+        let answer: Value = answer.json().await.unwrap();
+        assert_eq!(answer["result"], json!({}), "{answer}");
+    };
+    within("both servers are asked each time", async {
+        for number in 0..COUNT {
+            change("resources/subscribe", number).await;
+            while watching(directory.path(), number) < 2 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+    })
+    .await;
+    for number in 0..COUNT {
+        change("resources/unsubscribe", number).await;
+    }
+    within("no server watches anything", async {
+        while (0..COUNT).any(|number| watching(directory.path(), number) > 0) {
+            sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+/// How many servers watch the resource with this number.
+fn watching(directory: &Path, number: usize) -> usize {
+    let mut servers = BTreeSet::new();
+    for line in effects(directory) {
+        let Some(about) = line.strip_suffix(&format!(" site:{number}")) else {
+            continue;
+        };
+        match about.strip_suffix(" no longer watches") {
+            Some(server) => servers.remove(server),
+            None => servers.insert(about.trim_end_matches(" watches").to_owned()),
+        };
+    }
+    servers.len()
+}
+
 /// If the agent falls silent and the replica of the call has stopped, the client does not wait for the longest time that
 /// a stream may take.
 #[tokio::test(flavor = "multi_thread")]
@@ -664,8 +787,9 @@ async fn a_stream_that_nobody_continues_ends() {
     assert_eq!(stream.next().await, None);
 }
 
-/// Kills the replica of a call whose agent has this card; the last event that the client gets from the other one.
-async fn a_stream_continues_after_the_end(nats: &str, card: &str) -> Value {
+/// Kills the replica of a call whose agent has this card, or lets it shut down; the last event that the client gets from
+/// the other one.
+async fn a_stream_continues_after_the_end(nats: &str, card: &str, is_killed: bool) -> Value {
     let subject = unique("walker");
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     let config = config(&subject, &state, nats).replace("description: Walks.", card);
@@ -678,7 +802,13 @@ async fn a_stream_continues_after_the_end(nats: &str, card: &str) -> Value {
     let mut stream = session.call(&one.door).await;
     let (last, event) = stream.next().await.unwrap();
     assert_eq!(step(&event), Some(1));
-    one.process.kill().await.unwrap();
+    if is_killed {
+        one.process.kill().await.unwrap();
+    } else {
+        one.terminate();
+        assert_eq!(stream.next().await, None, "it can come back");
+        assert!(one.process.wait().await.unwrap().success());
+    }
     for _ in 0..STEPS {
         walker.proceed().await;
     }

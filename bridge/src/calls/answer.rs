@@ -67,12 +67,11 @@ pub struct Answer {
     sent_calls: Option<SentCalls>,
     /// How many parts the caller has received.
     pub(super) consumed: u32,
-    /// Whether other replicas can receive the answer.
-    is_followed: bool,
     /// Whether other replicas can receive the answer, and it is a single message.
     has_one_part: bool,
-    /// Whether the caller can get the rest of the answer from another replica if this one stops.
-    continues_elsewhere: bool,
+    /// Whether the caller can get the rest of the answer from another replica if this one stops. `None` if no other
+    /// replica follows the call.
+    continues_elsewhere: Option<Arc<AtomicBool>>,
     /// What other replicas record of the answer.
     recorded: Recorded,
     /// Why this replica no longer receives the answer itself; `None` while it does.
@@ -144,9 +143,8 @@ impl Opened {
             calls: Arc::clone(calls),
             sent_calls: None,
             consumed: 0,
-            is_followed: false,
             has_one_part: false,
-            continues_elsewhere: false,
+            continues_elsewhere: None,
             recorded: Recorded(None),
             outage: None,
             reads_log: false,
@@ -168,16 +166,15 @@ impl Prepared {
     /// Marks the call as followed: other replicas receive its answer if this one stops. Once the bus has confirmed the
     /// request, the call also outlives an outage of the bus. If the answer is a single message (`has_one_part`), it may
     /// also arrive here after the outage. A longer one continues with the parts that are `recorded`: parts that arrive
-    /// here would get wrong numbers if earlier ones were lost. If nobody can get it from another replica
+    /// here would get wrong numbers if earlier ones were lost. While nobody can get it from another replica
     /// (`continues_elsewhere` is false), the call ends with the drain, and its agent gets a cancel.
     pub(crate) fn set_followed(
         &mut self,
         (has_one_part, continues_elsewhere): (bool, bool),
         recorded: Box<RecordedParts>,
     ) {
-        self.answer.is_followed = true;
         self.answer.has_one_part = has_one_part;
-        self.answer.continues_elsewhere = continues_elsewhere;
+        self.answer.continues_elsewhere = Some(Arc::new(AtomicBool::new(continues_elsewhere)));
         self.answer.recorded = Recorded(Some(recorded));
     }
 
@@ -269,15 +266,22 @@ impl Answer {
             client: None,
         };
         let mut answer = opened.answer(account, calls);
-        answer.is_followed = true;
-        answer.continues_elsewhere = true;
+        answer.continues_elsewhere = Some(Arc::new(AtomicBool::new(true)));
         answer.reads_log = true;
         answer
     }
 
-    /// Whether other replicas can receive it.
-    pub(crate) fn is_followed(&self) -> bool {
-        self.is_followed
+    /// Whether the caller can get the rest from another replica. Whoever gives the caller the means to ask for it there
+    /// sets this. `None` if no other replica follows the call.
+    pub(crate) fn continues_elsewhere(&self) -> Option<&Arc<AtomicBool>> {
+        self.continues_elsewhere.as_ref()
+    }
+
+    /// Whether another replica can take the call over. None can return the caller's answer to an open question.
+    fn can_be_handed_off(&self) -> bool {
+        let elsewhere = self.continues_elsewhere.as_ref();
+        let continues = elsewhere.is_some_and(|continues| continues.load(Ordering::Relaxed));
+        continues && self.open_questions.is_empty() && self.may_have_arrived()
     }
 
     /// The time that is left for it.
@@ -399,7 +403,7 @@ impl Answer {
                 }
                 Ok(part)
             }
-            Err(CallError::Draining) if self.continues_elsewhere && self.may_have_arrived() => {
+            Err(CallError::Draining) if self.can_be_handed_off() => {
                 self.sent_calls.iter().for_each(SentCalls::hand_off);
                 Err(self.fail(CallError::HandedOff))
             }
@@ -616,11 +620,9 @@ impl Answer {
             CallError::AnswerDropped => Some("there is no memory for it (calls.budget_bytes)"),
             _ => None,
         };
-        if let Some(why) = unusable
-            && let Some(suppressed) = self.calls.bad_answers.allow()
-        {
+        if let Some(why) = unusable {
             let agent = self.cancel.target().map(Text::as_str);
-            tracing::warn!(call = %self.id.call, agent, %why, suppressed, "the answer of an agent cannot be used: its caller gets an error");
+            self.calls.log_unusable((self.id.call, agent), why);
         }
         if let Some(sent_calls) = &self.sent_calls
             && self.is_undelivered(&error)
@@ -651,13 +653,17 @@ impl Answer {
         let Some(recorded) = self.recorded.0.take() else {
             return false;
         };
-        // A request that is not confirmed would be published again, and might be executed twice.
-        let is_confirmed = self.publishing.0.is_none()
+        // A request that is not confirmed would be published again, and might be executed twice. If the agent has sent a
+        // part, it has the request, whether the bus has confirmed that or not.
+        let has_arrived = self.consumed > 0
+            || self.publishing.0.is_none()
             || matches!(self.publishing.decided().now_or_never(), Some((_, Ok(()))));
-        let Some(parts) = is_confirmed.then(|| recorded(self.consumed)).flatten() else {
+        let Some(parts) = has_arrived.then(|| recorded(self.consumed)).flatten() else {
             return false;
         };
-        self.note_ended();
+        self.publishing = Publishing(None);
+        let agent = self.account.agent();
+        self.calls.ended.note_recorded(self.id, agent);
         self.reads_log = true;
         self.outage = Some(cause.clone());
         self.deadline += TAKEOVER;
@@ -786,3 +792,6 @@ impl std::fmt::Debug for Recorded {
         f.debug_tuple("Recorded").field(&self.0.is_some()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,9 @@ pub enum AnswerOutcome {
     Delivered,
     /// It answers a call of this replica that has ended: it is late, or a duplicate.
     Late(CallId),
+    /// It answers a call of this replica that goes on with what other replicas record of its answer, since this one lost
+    /// the bus.
+    Recorded(CallId),
     /// It answers a call of another replica that reads this address too, or it is an E2A push for a call of another
     /// replica, which is not forwarded.
     Foreign(CallId),
@@ -56,6 +59,7 @@ impl AnswerOutcome {
         match self {
             Self::Delivered => ReplyOutcome::Delivered,
             Self::Late(_) => ReplyOutcome::Late,
+            Self::Recorded(_) => ReplyOutcome::Recorded,
             Self::Foreign(_) => ReplyOutcome::Foreign,
             Self::Forward(_) => ReplyOutcome::Forwarded,
             Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
@@ -70,12 +74,21 @@ impl AnswerOutcome {
 /// The recently ended calls with their reply ids and agents, and the log lines for answers that reached no caller.
 #[derive(Debug)]
 pub(crate) struct EndedCalls {
-    calls: Mutex<Recent<CallId, (ReplyId, Text)>>,
+    calls: Mutex<Recent<CallId, EndedCall>>,
     /// The other replicas whose answers were read here, and when that was last logged.
     others: Mutex<Recent<Replica, Instant>>,
     log: LogLimit,
     pub(crate) rejected: LogLimit,
     foreign: LogLimit,
+}
+
+/// A call that no longer waits for answers from the bus.
+#[derive(Debug)]
+struct EndedCall {
+    id: ReplyId,
+    agent: Text,
+    /// Whether it goes on with what other replicas record.
+    is_recorded: bool,
 }
 
 /// Maximum number of ended calls that are remembered.
@@ -100,14 +113,37 @@ impl EndedCalls {
 
     /// Records that a call for this agent has ended.
     pub(crate) fn note(&self, id: ReplyId, agent: &Text) {
+        self.insert(id, agent, false);
+    }
+
+    /// Records that a call for this agent goes on with what other replicas record of its answer.
+    pub(crate) fn note_recorded(&self, id: ReplyId, agent: &Text) {
+        self.insert(id, agent, true);
+    }
+
+    fn insert(&self, id: ReplyId, agent: &Text, is_recorded: bool) {
+        let ended = EndedCall {
+            id,
+            agent: agent.clone(),
+            is_recorded,
+        };
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.insert(id.call, (id, agent.clone()));
+        calls.insert(id.call, ended);
+    }
+
+    /// The outcome of an answer to a call that is not pending.
+    pub(crate) fn outcome_of(&self, call: CallId) -> AnswerOutcome {
+        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        match calls.get(&call).is_some_and(|ended| ended.is_recorded) {
+            true => AnswerOutcome::Recorded(call),
+            false => AnswerOutcome::Late(call),
+        }
     }
 
     /// The reply id of a call that ended recently.
     pub(crate) fn reply_id(&self, call: CallId) -> Option<ReplyId> {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        calls.get(&call).map(|(id, _)| *id)
+        calls.get(&call).map(|ended| ended.id)
     }
 
     /// Logs, at most once in a while per replica, that answers to its calls are read here: it may have stopped.
@@ -135,6 +171,10 @@ impl EndedCalls {
             | AnswerOutcome::Forward(_)
             | AnswerOutcome::Foreign(_)
             | AnswerOutcome::Rejected(..) => return,
+            AnswerOutcome::Recorded(call) => {
+                tracing::debug!(%call, topic = %shown_topic(topic.as_str()), "an answer is not used: its call goes on with what other replicas record");
+                return;
+            }
             AnswerOutcome::Late(call) => (
                 Some(*call),
                 "the call had already ended: this answer is late or a duplicate",
@@ -156,10 +196,10 @@ impl EndedCalls {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let agent = call
             .and_then(|call| calls.get(&call))
-            .map(|(_, agent)| agent);
+            .map(|ended| ended.agent.as_str());
         let call = call.map(|call| call.to_string());
         tracing::warn!(
-            call, agent = agent.map(Text::as_str), %topic,
+            call, agent, %topic,
             reason = answered.outcome().as_str(), why, suppressed,
             "an answer reached no caller"
         );

@@ -197,6 +197,20 @@ impl AnswerUnit {
         }
     }
 
+    /// A message that cannot be used, for this reason.
+    pub(crate) fn broken(raw: Bytes, why: Text) -> Self {
+        Self {
+            index: 0,
+            raw,
+            payload: Bytes::new(),
+            body: Body::Broken {
+                why,
+                correlation: None,
+            },
+            event: None,
+        }
+    }
+
     fn of_unit(unit: Unit, event: Option<&Event>, trust: Trust, limits: &Limits) -> Self {
         let (index, family) = (unit.index, unit.detection.family);
         if let Some(message) = unit.json_rpc {

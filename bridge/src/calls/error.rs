@@ -41,8 +41,8 @@ pub enum CallError {
     /// The bridge is shutting down, and the request was sent, so the agent may be at work on it.
     #[error("the bridge is shutting down, and the agent's answer has not arrived")]
     Drained,
-    /// The same, and another replica receives the answer.
-    #[error("the bridge is shutting down, and another replica receives the agent's answer")]
+    /// The same, and another replica receives the answer if one runs.
+    #[error("the bridge is shutting down, and another replica may receive the agent's answer")]
     HandedOff,
     /// The request cannot be sent as it is.
     #[error("the request cannot be sent: {0}")]

@@ -309,7 +309,7 @@ impl Failure {
             ),
             CallError::HandedOff => Self::new(
                 AnswerLost,
-                "the bridge shut down before the agent's answer arrived; another replica receives it if the task has begun, or if the request had an Idempotency-Key: ask there for the task, or send the request again with its key; without a key the agent would do the work again",
+                "the bridge shut down before the agent's answer arrived; if the task has begun, or if the request had an Idempotency-Key, another replica receives the answer if one runs: ask there for the task, or send the request again with its key; without a key the agent would do the work again",
             ),
             CallError::Draining => Self::new(
                 AgentUnavailable,
@@ -441,6 +441,12 @@ impl Failure {
             format!("{timeout}; {advice}")
         };
         Self::new(Reason::Timeout, message).detail("timeoutMs", millis)
+    }
+
+    /// The same failure, with more of the fix in its message.
+    pub(crate) fn and(mut self, fix: &str) -> Self {
+        self.message = format!("{}; {fix}", self.message);
+        self
     }
 
     /// The cause and the fix.

@@ -12,7 +12,7 @@ use super::callid::CallId;
 use super::error::CallError;
 use super::part::Part;
 use super::pending::{CallerMessage, HandOver};
-use super::question::Abilities;
+use super::question::Client;
 use super::service::{Calls, Request};
 use crate::account::Account;
 use crate::budget::ClientBudget;
@@ -30,12 +30,12 @@ impl Calls {
     }
 
     /// Registers the call of a request that is to be published. With `client`, the caller accepts other messages before
-    /// the answer and supports these questions, so the answer may take as long as a streamed one. `budget` is that of the
+    /// the answer and answers questions, so the answer may take as long as a streamed one. `budget` is that of the
     /// caller, if it is known; otherwise the call looks it up.
     pub(crate) fn prepare(
         self: &Arc<Self>,
         request: Request,
-        client: Option<Abilities>,
+        client: Option<Client>,
         budget: Option<ClientBudget>,
     ) -> Result<Prepared, CallError> {
         let call = self.id_of(&request)?;

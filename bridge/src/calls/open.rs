@@ -24,7 +24,7 @@ use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
 use crate::calls::failure::Recipient;
 use crate::calls::pending::{CallRequest, CallerMessage, Entry, Fingerprint, Form, Questions};
-use crate::calls::question::Abilities;
+use crate::calls::question::{Abilities, Client};
 use crate::calls::reply_form::ReplyForm;
 use crate::clock;
 use crate::names::DOOR;
@@ -141,13 +141,11 @@ impl Exchange {
         }
     }
 
-    /// Sets the questions that the caller supports.
-    fn set_client(&mut self, client: Option<Abilities>) {
-        self.client = client;
-        if let Form::JsonRpc { questions, .. } = &mut self.form
-            && client.is_some()
-        {
-            *questions = Questions::All;
+    /// Sets the client that answers the questions of the agent.
+    fn set_client(&mut self, Client { abilities, session }: Client) {
+        self.client = Some(abilities);
+        if let Form::JsonRpc { questions, .. } = &mut self.form {
+            *questions = Questions::All(session);
         }
     }
 }
@@ -160,7 +158,7 @@ impl Calls {
         &self,
         call: CallId,
         mut request: Request,
-        (client, budget): (Option<Abilities>, Option<ClientBudget>),
+        (client, budget): (Option<Client>, Option<ClientBudget>),
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let (timeout, arrived) = (request.timeout, request.arrived);
@@ -187,7 +185,9 @@ impl Calls {
         let rpc = json_rpc.as_ref().map(|rpc| (rpc, &bytes));
         let mut exchange = self.exchange(call, event, rpc, (timeout, waited))?;
         exchange.event.set("id", call.text())?;
-        exchange.set_client(client);
+        if let Some(client) = client {
+            exchange.set_client(client);
+        }
         if bounds_first_part {
             let last = self.limits.stream_timeout.max(exchange.timeouts.first);
             let part = self.limits.timeout;

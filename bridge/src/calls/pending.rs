@@ -108,14 +108,14 @@ pub enum CallerMessage {
 pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
 
 /// Which requests of an agent are questions to the client of its call. Any other request makes the call fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Questions {
     /// None: nobody could answer them.
     None,
     /// Those that MCP defines. The bridge refuses them.
     Refused,
-    /// All.
-    All,
+    /// All. If the call has a session, with this log key, only that session may answer them.
+    All(Option<Text>),
 }
 
 /// The form of an answer.

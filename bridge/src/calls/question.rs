@@ -4,8 +4,6 @@
 //! it to the client with an id that also names the call, so that the client's answer can be returned to the agent with
 //! the agent's own id. Source: docs/protocols/mcp.md §10.
 
-use std::sync::Arc;
-
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
@@ -20,6 +18,7 @@ use super::service::Calls;
 use crate::calls::callid::{CallId, ReplyId, ReplyToken};
 use crate::calls::pending::{CallRequest, CallerMessage, Form, Questions};
 use crate::calls::reply_token::Rejection;
+use crate::metrics::ReplyOutcome;
 
 /// The questions that a client supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,6 +28,28 @@ pub(crate) struct Abilities {
     /// Elicitation of the mode `url`.
     pub(crate) url_elicitation: bool,
     pub(crate) roots: bool,
+}
+
+/// The client of a call, for the questions of its agent.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// The questions that it supports.
+    pub(crate) abilities: Abilities,
+    /// The log key of its session, if it has one. Another session cannot answer for it.
+    pub(crate) session: Option<Text>,
+}
+
+/// What becomes of a client's answer to a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClientAnswer {
+    /// The agent gets it.
+    Taken,
+    /// There is no room for it at the moment.
+    NoRoom,
+    /// No call here waits for it.
+    Unawaited,
+    /// It is not from the client of the call. That is logged.
+    Foreign,
 }
 
 /// What to do with a question.
@@ -50,6 +71,8 @@ pub(crate) struct PassedAnswer {
     pub(crate) call: CallId,
     /// The hash of the reply token: whoever reads the log must not be able to answer the call.
     pub(crate) token: Option<Text>,
+    /// The log key of the client's session. A replica of an older version does not name it.
+    pub(crate) session: Option<Text>,
     /// The answer with the agent's own id.
     pub(crate) body: Bytes,
 }
@@ -210,64 +233,87 @@ fn question_of(unit: &Unit) -> Option<(&Id, (ReplyId, String))> {
 // === impl Calls ===
 
 impl Calls {
-    /// Passes a client's answer to the agent. Returns whether the question was asked here and its call is still
-    /// pending.
-    pub(crate) fn take_client_answer(&self, unit: &Unit) -> bool {
+    /// Passes the answer of a client, in the session with this log key, to the agent that has asked the question.
+    pub(crate) fn take_client_answer(&self, unit: &Unit, session: Option<&str>) -> ClientAnswer {
         let Some((id, (reply_id, own))) = question_of(unit) else {
-            return false;
+            return ClientAnswer::Unawaited;
         };
-        let tokens = self.tokens();
-        self.take_verified(
-            reply_id.call,
-            splice(&unit.bytes, id.span(), &own),
-            |asked| tokens.verify(asked, reply_id.token),
-        )
+        let answer = splice(&unit.bytes, id.span(), &own);
+        let verify = |asked| self.tokens().verify(asked, reply_id.token);
+        let is_client = |asked: &str| session == Some(asked);
+        self.take_verified(reply_id.call, answer, (verify, is_client))
     }
 
     /// The same for an answer that another replica has passed on.
-    pub(crate) fn take_passed_answer(&self, passed: PassedAnswer) -> bool {
-        let (tokens, hash) = (self.tokens(), passed.token.as_deref());
-        self.take_verified(passed.call, passed.body, |asked| {
-            tokens.verify_passed(asked, hash)
-        })
+    pub(crate) fn take_passed_answer(&self, passed: PassedAnswer) -> ClientAnswer {
+        let PassedAnswer {
+            call,
+            token,
+            session,
+            body,
+        } = passed;
+        let verify = |asked| self.tokens().verify_passed(asked, token.as_deref());
+        let is_client = |asked: &str| session.as_deref().is_none_or(|session| session == asked);
+        self.take_verified(call, body, (verify, is_client))
     }
 
+    /// Takes an answer that has the token of its call, and is from the session of the call, if the call has one.
     fn take_verified(
         &self,
         call: CallId,
         answer: Bytes,
-        verify: impl Fn(ReplyId) -> Result<(), Rejection>,
-    ) -> bool {
-        let request = self.asked_request(call);
-        request.is_some_and(|request| verify(request.id).is_ok())
-            && self
-                .pending()
-                .send(call, CallerMessage::ClientAnswer, answer)
-    }
-
-    /// Whether the call of a client's answer is pending and takes it. If it has not been taken, there was no room for
-    /// it.
-    pub(crate) fn awaits_client_answer(&self, unit: &Unit) -> bool {
-        let Some((_, (reply_id, _))) = question_of(unit) else {
-            return false;
-        };
-        let request = self.asked_request(reply_id.call);
-        request.is_some_and(|request| self.tokens().verify(request.id, reply_id.token).is_ok())
-    }
-
-    /// The pending request of a call whose client answers questions.
-    fn asked_request(&self, call: CallId) -> Option<Arc<CallRequest>> {
-        let takes_questions = |form: &Form| matches!(form, Form::JsonRpc { questions, .. } if *questions == Questions::All);
+        (verify, is_client): (
+            impl Fn(ReplyId) -> Result<(), Rejection>,
+            impl Fn(&str) -> bool,
+        ),
+    ) -> ClientAnswer {
         let request = self.pending().request(call);
-        request.filter(|request| takes_questions(&request.form))
+        let Some(request) = request.filter(|request| verify(request.id).is_ok()) else {
+            return ClientAnswer::Unawaited;
+        };
+        let Form::JsonRpc {
+            questions: Questions::All(session),
+            ..
+        } = &request.form
+        else {
+            return ClientAnswer::Unawaited;
+        };
+        if session.as_deref().is_some_and(|asked| !is_client(asked)) {
+            self.note_other_client(&request);
+            return ClientAnswer::Foreign;
+        }
+        let pending = self.pending();
+        match pending.send(call, CallerMessage::ClientAnswer, answer) {
+            true => ClientAnswer::Taken,
+            false if pending.contains(call) => ClientAnswer::NoRoom,
+            false => ClientAnswer::Unawaited,
+        }
     }
 
-    /// A client's answer in the form in which it is passed on, if another replica has asked the question.
-    pub(crate) fn answer_for_others(&self, unit: &Unit) -> Option<PassedAnswer> {
+    /// Counts and logs an answer that is not from the client that was asked.
+    fn note_other_client(&self, request: &CallRequest) {
+        self.count_reply(ReplyOutcome::Forged);
+        if let Some(suppressed) = self.ended().rejected.allow() {
+            let (call, agent) = (request.id.call, &request.agent);
+            tracing::warn!(
+                %call, %agent, reason = ReplyOutcome::Forged.as_str(), suppressed,
+                "the answer of an MCP client to a question was rejected: it came in another session than that of its call, which still waits"
+            );
+        }
+    }
+
+    /// The answer of a client, in the session with this log key, as it is passed on; `None` if this replica has asked the
+    /// question.
+    pub(crate) fn answer_for_others(
+        &self,
+        unit: &Unit,
+        session: Option<Text>,
+    ) -> Option<PassedAnswer> {
         let (id, (reply_id, own)) = question_of(unit)?;
         (!self.channels().is_ours(reply_id.call)).then(|| PassedAnswer {
             call: reply_id.call,
             token: reply_id.token.map(ReplyToken::hash),
+            session,
             body: splice(&unit.bytes, id.span(), &own),
         })
     }

@@ -57,7 +57,7 @@ pub(crate) fn parts_of(
                 request,
                 id,
                 progress: progress.as_ref(),
-                questions: *questions,
+                questions,
                 limits,
             };
             reply.parts_of(unit, fold)
@@ -121,7 +121,7 @@ struct Reply<'a> {
     /// The caller's own progress token.
     progress: Option<&'a Text>,
     /// Which requests of the agent are parts of the answer.
-    questions: Questions,
+    questions: &'a Questions,
     /// The limits of payloads where the answer was read.
     limits: &'a Limits,
 }
@@ -202,7 +202,7 @@ impl Reply<'_> {
                     let call: Option<Call<'_>> = serde_json::from_slice(bytes).ok();
                     call.is_some_and(|call| Abilities::is_question(&call.method))
                 }
-                Questions::All => true,
+                Questions::All(_) => true,
             }
     }
 

@@ -19,7 +19,7 @@ use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Address, Message, NATS_REPLY_HEADER, Topic, TopicError, TopicFilter};
 use bytes::Bytes;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::GlobSet;
 
 use crate::calls::callid::shown_topic;
 use crate::calls::reply::spring;
@@ -150,15 +150,6 @@ impl AllowedReplyAddresses {
         calls: &Topic,
         binding: ProtocolBinding,
     ) -> Result<Self, globset::Error> {
-        let mut listed = GlobSetBuilder::new();
-        for pattern in patterns {
-            let text = pattern.text().as_str();
-            listed.add(if pattern.is_glob() {
-                GlobBuilder::new(text).build()?
-            } else {
-                GlobBuilder::new(&globset::escape(text)).build()?
-            });
-        }
         let calls = match binding {
             ProtocolBinding::Kafka => TopicFilter::from(calls.clone()),
             // If the name is too long for this, it is also too long for a call.
@@ -170,7 +161,7 @@ impl AllowedReplyAddresses {
         Ok(Self {
             replies,
             calls,
-            listed: listed.build()?,
+            listed: Pattern::set(patterns)?,
             is_nats: binding == ProtocolBinding::Nats,
         })
     }

@@ -107,8 +107,7 @@ impl Calls {
         answered
     }
 
-    /// The units of a message that answer followed calls of other processes. Unreadable ones are left to the replica of
-    /// the call, which reports them.
+    /// The units of a message that answer followed calls of other processes.
     pub(crate) fn to_others(
         &self,
         at: ReadAt<'_>,
@@ -120,12 +119,22 @@ impl Calls {
         if is_status || named.is_some_and(|named| !is_for_others(&named)) {
             return Vec::new();
         }
-        let Ok((_, units)) = read_units(at, binding) else {
-            return Vec::new();
+        let units = match read_units(at, binding) {
+            Ok((_, units)) => units,
+            Err(error) => {
+                let id = call_of_unreadable(at, error.kind().as_str()).filter(is_for_others);
+                let body = at.message.body.clone().unwrap_or_default();
+                let unit = |id| (id, AnswerUnit::broken(body, error.to_string().into()));
+                return id.map(unit).into_iter().collect();
+            }
         };
         let is_one_of_several = units.len() > 1;
         let unit = units.into_iter().filter_map(|unit| {
             let id = call_of(at, &unit, is_one_of_several)?;
+            let unit = match service_error(at.message, &unit) {
+                Some(CallError::BadAnswer(why)) => AnswerUnit::broken(unit.raw, why),
+                _ => unit,
+            };
             is_for_others(&id).then_some((id, unit))
         });
         unit.collect()
@@ -302,15 +311,7 @@ impl Calls {
         error: &dyn std::error::Error,
     ) -> AnswerOutcome {
         let detail = error.to_string();
-        let own = || {
-            let body = at.message.body.as_deref();
-            let body = body.filter(|_| code == EventErrorKind::MalformedEvent.as_str());
-            answer_unit::call_in_broken(body?, &at.rules.limits)?
-                .parse()
-                .ok()
-        };
-        let own = std::iter::once_with(own).flatten();
-        match with_token(ids(of_message(at)).chain(own)) {
+        match call_of_unreadable(at, code) {
             Some(id) => {
                 let error = CallError::BadAnswer(detail.into());
                 let message = || at.message.clone();
@@ -379,7 +380,7 @@ impl Calls {
             return match (handed, verified) {
                 (_, Err(why)) => AnswerOutcome::Rejected(call, why),
                 (HandOver::Over, Ok(())) => AnswerOutcome::Delivered,
-                (HandOver::Late, Ok(())) => AnswerOutcome::Late(call),
+                (HandOver::Late, Ok(())) => self.ended().outcome_of(call),
                 (HandOver::Nothing, Ok(())) => AnswerOutcome::Request(call),
             };
         }
@@ -398,6 +399,14 @@ impl Calls {
             None => AnswerOutcome::Foreign(call),
         }
     }
+}
+
+/// The call that a response, or a part of one, names; `None` if it does not repeat the id of a bridge's request.
+pub(crate) fn answered_call(event: &Event) -> Option<CallId> {
+    let is_answer = matches!(kind_of_event(event), Kind::Response | Kind::Stream);
+    let id_in = |name| event.extension_text(name)?.parse::<ReplyId>().ok();
+    let id = id_in(extension::CALL_ID).or_else(|| id_in(extension::COLLABORATION_ID))?;
+    is_answer.then_some(id.call)
 }
 
 /// The units of a message, and the CloudEvent around them.
@@ -496,6 +505,19 @@ fn call_of(at: ReadAt<'_>, unit: &AnswerUnit, is_one_of_several: bool) -> Option
     } else {
         with_token(ids(call.chain(of_message(at)).chain(collaboration)).chain(own))
     }
+}
+
+/// The call that a message answers whose headers cannot be read, or whose structured event is not JSON.
+fn call_of_unreadable(at: ReadAt<'_>, code: &str) -> Option<ReplyId> {
+    let own = || {
+        let body = at.message.body.as_deref();
+        let body = body.filter(|_| code == EventErrorKind::MalformedEvent.as_str());
+        answer_unit::call_in_broken(body?, &at.rules.limits)?
+            .parse()
+            .ok()
+    };
+    let own = std::iter::once_with(own).flatten();
+    with_token(ids(of_message(at)).chain(own))
 }
 
 /// The texts by which a message as a whole may name its call: headers, the subject, and the `collaborationid`. A message

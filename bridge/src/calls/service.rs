@@ -81,7 +81,7 @@ pub struct Calls {
     pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
     pub(super) unsent: LogLimit,
-    pub(super) bad_answers: LogLimit,
+    bad_answers: LogLimit,
     pub(super) gaps: LogLimit,
     /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
     pub(super) background: TaskTracker,
@@ -214,6 +214,13 @@ impl Calls {
     /// Counts the outcome of an answer.
     pub(crate) fn count_reply(&self, outcome: ReplyOutcome) {
         self.metrics.reply(outcome);
+    }
+
+    /// Logs that the answer of this agent to a call cannot be used.
+    pub(crate) fn log_unusable(&self, (call, agent): (CallId, Option<&str>), why: &str) {
+        if let Some(suppressed) = self.bad_answers.allow() {
+            tracing::warn!(%call, agent, %why, suppressed, "the answer of an agent cannot be used: its caller gets an error");
+        }
     }
 
     /// Refuses new calls from now on.

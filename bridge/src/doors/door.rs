@@ -9,6 +9,7 @@ use axum::http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tracing::Level;
 
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::bus::headers::PassedHeaders;
@@ -18,7 +19,7 @@ use crate::calls::{CallError, Calls};
 use crate::http::body::{self, BodyError};
 use crate::http::respond::refusal;
 use crate::http::{Hosts, Peer, hosts, negotiate};
-use crate::log_limit::LogLimit;
+use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::{HttpPath, Metrics};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
@@ -32,7 +33,7 @@ pub(crate) struct Door {
     pub calls: Arc<Calls>,
     /// Counts the requests.
     pub metrics: Arc<Metrics>,
-    /// Whether the bridge is draining; then it refuses requests.
+    /// Whether the bridge is draining; then it refuses new calls.
     pub readiness: Arc<Readiness>,
     /// The origins of web pages that may send requests.
     pub allowed_origins: Vec<HeaderValue>,
@@ -46,10 +47,19 @@ pub(crate) struct Door {
     pub body_timeout: Duration,
     /// The answers to requests with an idempotency key.
     pub(crate) results: Arc<Results>,
-    /// Lines about requests that fail because a log of the state does not answer.
-    pub(crate) state_failures: LogLimit,
-    /// Lines about requests that are refused because the memory of a state is full.
-    pub(crate) state_full: LogLimit,
+    /// The log lines about requests that fail because of the state.
+    pub(crate) state_lines: StateLines,
+}
+
+/// The limits of the log lines about requests that fail because of the state.
+#[derive(Debug, Clone)]
+pub(crate) struct StateLines {
+    /// A log did not store a record.
+    pub(crate) unstored: LogLimit,
+    /// A log was not read.
+    unread: LogLimit,
+    /// The memory is full.
+    pub(crate) full: LogLimit,
 }
 
 /// The header that makes the bridge execute a request only once.
@@ -60,6 +70,27 @@ pub(super) type Refusal = (StatusCode, Failure);
 
 /// The future response to a request. Boxed, because the futures that await it are moved before they are polled.
 pub(super) type Answering = BoxFuture<'static, Result<Response, Refusal>>;
+
+// === impl StateLines ===
+
+impl StateLines {
+    pub(crate) fn new(log: &LogLimits) -> Self {
+        Self {
+            unstored: log.limit(
+                Level::ERROR,
+                "more requests could not store a record of the state",
+            ),
+            unread: log.limit(
+                Level::WARN,
+                "more requests could not read a log of the state",
+            ),
+            full: log.limit(
+                Level::WARN,
+                "more requests were refused because the memory of a state is full",
+            ),
+        }
+    }
+}
 
 // === impl Door ===
 
@@ -127,7 +158,7 @@ impl Door {
     /// Whether a request comes from no web page, from a page of a listed origin, or from a page of this server. If only
     /// `*` admits the host, the host may be a page's own DNS name for this address, so it does not count as this
     /// server.
-    pub(super) fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+    fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let Some(origin) = headers.get(ORIGIN) else {
             return true;
         };
@@ -144,17 +175,29 @@ impl Door {
     /// Checks that a request may change something: it does not come from a page of another site, and the bridge is not
     /// draining.
     pub(super) fn check_change(&self, request: &Request<Body>) -> Result<(), Refusal> {
-        if !self.allows_origin(request.uri(), request.headers()) {
-            let message =
-                "web pages of this origin may not send requests: list it in http.allowed_origins";
-            let failure = Failure::new(Reason::InvalidRequest, message);
-            return Err((StatusCode::FORBIDDEN, failure));
+        self.check_origin(request.uri(), request.headers())?;
+        self.check_running()
+    }
+
+    /// Checks that a request does not come from a page of another site. Such pages, also those whose DNS name points
+    /// here, must not use their visitors' position in the network.
+    pub(super) fn check_origin(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        if self.allows_origin(uri, headers) {
+            return Ok(());
         }
-        if self.readiness.is_draining() {
-            let failure = Failure::call(&CallError::Draining);
-            return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
+        let message =
+            "web pages of this origin may not send requests: list it in http.allowed_origins";
+        let failure = Failure::new(Reason::InvalidRequest, message);
+        Err((StatusCode::FORBIDDEN, failure))
+    }
+
+    /// Checks that the bridge is not draining.
+    pub(super) fn check_running(&self) -> Result<(), Refusal> {
+        if !self.readiness.is_draining() {
+            return Ok(());
         }
-        Ok(())
+        let failure = Failure::call(&CallError::Draining);
+        Err((StatusCode::SERVICE_UNAVAILABLE, failure))
     }
 
     /// Reads the body of a request.
@@ -224,7 +267,7 @@ impl Door {
     pub(super) fn not_stored(&self, what: &str, error: &StateError) -> Failure {
         if let StateError::Full { .. } = error {
             self.metrics.budget_refused.inc();
-            if let Some(suppressed) = self.state_full.allow() {
+            if let Some(suppressed) = self.state_lines.full.allow() {
                 tracing::warn!(what, %error, suppressed, "a request is refused: the memory of this state is full (state.memory), and none of it can be removed");
             }
             let message = format!(
@@ -232,7 +275,7 @@ impl Door {
             );
             return Failure::new(Reason::Exhausted, message);
         }
-        if let Some(suppressed) = self.state_failures.allow() {
+        if let Some(suppressed) = self.state_lines.unstored.allow() {
             tracing::error!(what, %error, suppressed, "the log of the state did not store a record: the caller gets an error");
         }
         let message = format!("{what} cannot be stored now: try again later");
@@ -241,8 +284,9 @@ impl Door {
 
     /// The error for a request that could not read a log.
     pub(super) fn not_read(&self, what: &str, error: &StateError) -> Failure {
-        if let Some(suppressed) = self.state_failures.allow() {
-            tracing::error!(what, %error, suppressed, "a log of the state was not read");
+        if let Some(suppressed) = self.state_lines.unread.allow() {
+            // If an operator has to repair the log, its view or its bus reports that.
+            tracing::warn!(what, %error, suppressed, "a log of the state was not read: the caller gets an error");
         }
         let message = format!("the log of {what} cannot be read now: try again later");
         Failure::new(Reason::AgentUnavailable, message)

@@ -212,7 +212,7 @@ impl Mcp {
         request: &Request<Body>,
     ) -> Result<(Principal, Charge), Refusal> {
         let charge = self.door.check_in(request)?;
-        self.door.check_change(request)?;
+        self.door.check_origin(request.uri(), request.headers())?;
         let principal = permit(request.extensions(), Action::Call(target.name()))
             .map_err(|failure| (StatusCode::FORBIDDEN, failure))?;
         Ok((principal, charge))
@@ -248,6 +248,11 @@ impl Mcp {
             (StatusCode::BAD_REQUEST, failure)
         })?;
         let subscriptions = self.door.results.subscriptions_of(&session.key());
+        if !subscriptions.is_empty() {
+            // Their agents must be told, but a bridge that drains makes no calls. The client can end the session at
+            // another replica.
+            self.door.check_running()?;
+        }
         let (mcp, caller) = (Arc::clone(self), caller.clone());
         let (ended, is_ended) = oneshot::channel();
         // The client may disconnect meanwhile. Its subscriptions end anyway.

@@ -36,7 +36,7 @@ use self::head::{CALL_ID, header_of, status_of, unpublished_status};
 use self::parts::AnswerParts;
 use self::reply::Reply;
 use self::unit::{Framed, Item, RequestItem};
-use super::door::{Answering, Door, Refusal};
+use super::door::{Answering, Door, IDEMPOTENCY_KEY, Refusal};
 use super::permit::{Action, Principal, permit};
 use crate::account::Line;
 use crate::budget::{Charge, ClientBudget};
@@ -277,21 +277,15 @@ fn read_head(
     (call, caller, arrived, budget): (CallId, Text, Instant, ClientBudget),
     head: &request::Parts,
 ) -> Result<Common, Refusal> {
-    // Web pages of other sites, also those whose DNS name points here, must not use their visitors' position in the
-    // network.
-    if !door.allows_origin(&head.uri, &head.headers) {
-        let message =
-            "web pages of this origin may not send requests: list it in http.allowed_origins";
-        let failure = Failure::new(Reason::InvalidRequest, message);
-        return Err((StatusCode::FORBIDDEN, failure));
-    }
+    door.check_origin(&head.uri, &head.headers)?;
     if !endpoint.methods.contains(&head.method) {
         let failure = Failure::new(Reason::InvalidRequest, "send requests with POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
     }
-    if door.readiness.is_draining() {
-        let failure = Failure::call(&CallError::Draining);
-        return Err((StatusCode::SERVICE_UNAVAILABLE, failure));
+    // A message of an MCP client may be what a call in progress waits for; it is read first. With a key it is a request.
+    let is_mcp = matches!(endpoint.path, HttpPath::Mcp | HttpPath::McpAgent);
+    if !is_mcp || head.headers.contains_key(IDEMPOTENCY_KEY) {
+        door.check_running()?;
     }
     let is_binary_event = negotiate::is_binary_event(&head.headers);
     // The data of an event may have any type.

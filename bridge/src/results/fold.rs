@@ -60,6 +60,9 @@ pub(crate) enum Event {
         /// The hash of the reply token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<Text>,
+        /// The log key of the client's session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<Text>,
         /// The JSON-RPC response, with the agent's own id.
         body: Text,
     },

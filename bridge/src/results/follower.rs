@@ -36,7 +36,7 @@ use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions}
 use crate::calls::reply::{ReplyChannel, is_forwarded_within};
 use crate::calls::reply_reader::{RECOUNT_EVERY, watch_refusals};
 use crate::calls::resolve::{ReadAt, Reader};
-use crate::calls::{AnswerOutcome, Calls, GAP_TIMEOUT, Part, render};
+use crate::calls::{AnswerOutcome, CallError, Calls, GAP_TIMEOUT, Part, render};
 use crate::clock;
 use crate::http::sse::UNTIL_STREAM;
 use crate::log_limit::LogLimit;
@@ -84,6 +84,8 @@ struct AnswerBuffer {
     renewed: (usize, Instant),
     /// Whether the answer was taken over.
     is_adopted: bool,
+    /// Why the last message cannot be used, until the error in its place is recorded.
+    unusable: Option<Text>,
     /// Whether parts were dropped, which makes later parts useless.
     is_incomplete: bool,
 }
@@ -336,11 +338,7 @@ impl Follower {
                 DueAction::End => return false,
                 DueAction::Record(of) if to_record.len() < room && !buffer.is_being_recorded => {
                     buffer.is_being_recorded = true;
-                    let parts = buffer.parts.iter().skip(buffer.recorded - buffer.before);
-                    let recorded =
-                        |part: &Part| RecordedPart::new(&part.body, part.last, Author::Agent);
-                    let parts = parts.map(recorded).collect();
-                    to_record.push(self.record(of, buffer.recorded, parts));
+                    to_record.push(self.record(of, buffer.recorded, buffer.unrecorded()));
                 }
                 DueAction::Record(_) => {}
                 DueAction::Renew(key) => self.results.renew_for(&key, *call),
@@ -513,6 +511,16 @@ impl Follower {
         }
     }
 
+    /// Reports a message that cannot be used once the error in its place is recorded, as the replica of the call does.
+    fn note_unusable(&self, (call, opened): (CallId, &OpenedCall), buffer: &mut AnswerBuffer) {
+        if buffer.recorded == buffer.count()
+            && let Some(why) = buffer.unusable.take()
+        {
+            let agent = Some(opened.agent.as_str());
+            self.calls.log_unusable((call, agent), &why);
+        }
+    }
+
     /// Processes the result of recording, and drives the task of the call.
     fn recorded(
         &self,
@@ -538,6 +546,7 @@ impl Follower {
         };
         buffer.is_being_recorded = false;
         buffer.recorded += count;
+        self.note_unusable((call, &opened), buffer);
         if let Some(error) = error {
             let tries_again = error.is_transient() && !opened.time_left().is_zero();
             if let Some(suppressed) = self.lost.allow() {
@@ -616,6 +625,7 @@ impl Default for AnswerBuffer {
             is_being_recorded: false,
             renewed: (0, now),
             is_adopted: false,
+            unusable: None,
             is_incomplete: false,
         }
     }
@@ -641,10 +651,44 @@ impl AnswerBuffer {
         let parts = request.map(|request| render::parts_of(request, fold, unit, limits));
         match parts {
             Some(Ok(parts)) => self.parts.extend(parts),
-            Some(Err(_)) | None => self.bytes = self.bytes.saturating_sub(bytes_of(unit)),
+            Some(Err(error)) => {
+                self.bytes = self.bytes.saturating_sub(unit.raw.len());
+                self.end_with(&error);
+            }
+            None => self.bytes = self.bytes.saturating_sub(bytes_of(unit)),
         }
         self.progress.note_missing(arrived.into_std());
         has_gap
+    }
+
+    /// Ends the answer with an error in place of a message that cannot be used, as the replica of the call does.
+    fn end_with(&mut self, error: &CallError) {
+        let form = self.request_of.as_ref().map(|request| &request.form);
+        let Some(Form::JsonRpc { id, .. }) = form else {
+            return;
+        };
+        let recipient = Recipient::new(id.clone(), Dialect::JsonRpc);
+        let failure = Failure::call(error).render(&recipient);
+        self.parts.push(Part::new(failure, true));
+        // Nothing follows it.
+        self.progress = Progress::default();
+        self.unusable = Some(match error {
+            CallError::BadAnswer(why) => why.clone(),
+            error => error.to_string().into(),
+        });
+    }
+
+    /// The parts that are not recorded yet.
+    fn unrecorded(&self) -> Vec<RecordedPart> {
+        let parts = self.parts.iter().skip(self.recorded - self.before);
+        let recorded = parts.map(|part| {
+            let by = match part.last && self.unusable.is_some() {
+                true => Author::Bridge,
+                false => Author::Agent,
+            };
+            RecordedPart::new(&part.body, part.last, by)
+        });
+        recorded.collect()
     }
 
     /// Returns whether an E2A record has been missing for so long that the replica of the call may have continued
@@ -708,6 +752,7 @@ impl AnswerBuffer {
         self.progress = Progress::default();
         self.messages = Vec::new();
         self.parts = Vec::new();
+        self.unusable = None;
         self.bytes = 0;
     }
 }
@@ -803,6 +848,34 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&loss.body).unwrap();
         assert_eq!(body["id"], 1);
         assert_eq!(body["error"]["data"]["reason"], "answer_lost");
+    }
+
+    /// The replica of the call gives its caller the same error.
+    #[test]
+    fn a_message_that_cannot_be_used_ends_the_answer_with_an_error() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let mut buffer = AnswerBuffer {
+            request_of: Some(request_of(call, &OpenedCall::sample())),
+            ..AnswerBuffer::default()
+        };
+        let limits = Limits::default();
+        for body in ["{ not json", r#"{"jsonrpc":"2.0","id":"x","result":1}"#] {
+            let body = body.to_owned().into();
+            for unit in answer_unit::units(&body, None, Trust::Untrusted, &limits) {
+                buffer.take(None, unit);
+            }
+            for (arrived, _, unit) in std::mem::take(&mut buffer.messages) {
+                buffer.render(&unit, &limits, arrived);
+            }
+        }
+        let parts = buffer.unrecorded();
+        let [error] = parts.as_slice() else {
+            panic!("{parts:?}");
+        };
+        assert!(error.last && error.by == Author::Bridge);
+        let body: serde_json::Value = serde_json::from_str(&error.body).unwrap();
+        assert_eq!(body["id"], 1);
+        assert_eq!(body["error"]["data"]["reason"], "bad_agent_reply");
     }
 
     /// Renders a record that arrived at this time. Returns whether one had been missing for too long by then.

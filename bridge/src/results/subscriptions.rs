@@ -98,6 +98,11 @@ impl Results {
         self.subscriptions_of(session)
     }
 
+    /// How many subscriptions of clients there are at an agent.
+    pub(crate) fn subscription_count(&self, agent: &str) -> usize {
+        self.view.read(|entries| at_agent(entries, agent).count())
+    }
+
     /// Whether a client has subscribed to a resource.
     pub(crate) fn is_subscribed(&self, subscription: &Subscription) -> bool {
         self.view.read(|entries| {

@@ -1,12 +1,11 @@
-//! What MCP clients cannot use up, and what remains when they leave, or the bridge stops.
+//! What MCP clients cannot use up, and what remains when they leave.
 
-use a2abus_transports::{Address, Topic};
 use futures_util::StreamExt as _;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{CONFIG, Changes, SILENT, Servers, json_of, publish, request, status_and_code};
+use super::{CONFIG, Changes, SILENT, Servers, json_of, request, status_and_code};
 use crate::a2a::read_events;
 use crate::http::SOON;
 
@@ -25,45 +24,6 @@ async fn listen(servers: &Servers, path: &str, session: &str) -> Response {
     let get = get.header("accept", "text/event-stream");
     let get = get.header("mcp-session-id", session).send();
     timeout(SOON, get).await.unwrap().unwrap()
-}
-
-/// A call whose agent has sent progress and nothing else.
-struct Begun {
-    /// Its id for the agent.
-    id: String,
-    /// Where its answer goes.
-    reply_to: Address,
-    /// The stream of its client.
-    stream: Response,
-}
-
-impl Begun {
-    async fn call(servers: &mut Servers) -> Self {
-        let session = servers.session(PATH, "2025-11-25").await;
-        let params = json!({ "name": "hang", "_meta": { "progressToken": "p" } });
-        let call = servers.post(PATH, request(9, "tools/call", params));
-        let calling = tokio::spawn(call.header("mcp-session-id", &session).send());
-        let (_, call) = servers.next_request().await;
-        let call: Value = serde_json::from_str(&call).unwrap();
-        let id = call["id"].as_str().unwrap().to_owned();
-        let mut at = servers.reply_to.recv().await.unwrap();
-        while !at.as_str().ends_with(&id) {
-            at = servers.reply_to.recv().await.unwrap();
-        }
-        let reply_to = Address::topic(at);
-        publish(&servers.front.memory, &reply_to, progress(&id, 0)).await;
-        let stream = timeout(SOON, calling).await.unwrap().unwrap().unwrap();
-        Self {
-            id,
-            reply_to,
-            stream,
-        }
-    }
-}
-
-fn progress(token: &str, number: u32) -> String {
-    let params = json!({ "progressToken": token, "progress": number });
-    json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params }).to_string()
 }
 
 /// It would never be answered, so its key would never be free.
@@ -90,63 +50,6 @@ async fn a_request_of_a_session_with_an_idempotency_key_cannot_be_asked() {
     let calling = tokio::spawn(call.send());
     servers.questions_are_refused().await;
     calling.abort();
-}
-
-/// The replicas share no state, so nobody else can receive the answer.
-#[tokio::test]
-async fn a_stream_ends_with_an_error_and_its_call_is_cancelled_when_the_drain_is_over() {
-    let mut servers = Servers::open().await;
-    let begun = Begun::call(&mut servers).await;
-    servers.front.stop.cancel();
-    let events = timeout(SOON, begun.stream.text()).await.unwrap().unwrap();
-    let events = read_events(&events);
-    assert_eq!(events.len(), 2, "{events:?}");
-    let error = events[1].json();
-    assert_eq!(error["id"], 9, "{error}");
-    assert_eq!(error["error"]["data"]["reason"], "answer_lost", "{error}");
-    let (_, cancel) = servers.next_request().await;
-    let cancel: Value = serde_json::from_str(&cancel).unwrap();
-    assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
-    assert_eq!(cancel["params"]["requestId"], begun.id, "{cancel}");
-}
-
-/// The answer ends the drain, and most of it still waits to be stored.
-#[tokio::test]
-async fn an_answer_that_arrives_during_the_drain_reaches_its_client() {
-    let directory = tempfile::tempdir().unwrap();
-    let state = directory.path().display();
-    let config = CONFIG.replace("drain_grace: 5s", "drain_grace: 60s");
-    let config = format!("{config}state: {{ log: embedded, directory: {state} }}\n");
-    let mut servers = Servers::open_with(&config).await;
-    let begun = Begun::call(&mut servers).await;
-    servers.front.stop.cancel();
-    let is_open = async || {
-        let ping = servers.post(PATH, request(2, "ping", json!({}))).send();
-        ping.await.is_ok_and(|pong| pong.status() == 200)
-    };
-    timeout(SOON, async { while is_open().await {} })
-        .await
-        .unwrap();
-    let memory = servers.front.memory.clone();
-    for number in 1..9 {
-        publish(&memory, &begun.reply_to, progress(&begun.id, number)).await;
-    }
-    let result = json!({ "jsonrpc": "2.0", "id": begun.id, "result": { "content": [] } });
-    publish(&memory, &begun.reply_to, result.to_string()).await;
-    let events = timeout(SOON, begun.stream.text()).await.unwrap().unwrap();
-    let events = read_events(&events);
-    assert_eq!(events.len(), 10, "{events:?}");
-    let result = json!({ "jsonrpc": "2.0", "id": 9, "result": { "content": [] } });
-    assert_eq!(events[9].json(), result);
-    timeout(SOON, &mut servers.front.running)
-        .await
-        .unwrap()
-        .unwrap();
-    // The agent gets no cancel before this.
-    let last = Address::topic(Topic::new("mcp.maps").unwrap());
-    publish(&memory, &last, json!({ "method": "last" }).to_string()).await;
-    let (_, next) = servers.next_request().await;
-    assert_eq!(next, r#"{"method":"last"}"#);
 }
 
 /// 404 would tell the client that its session has ended.
@@ -264,6 +167,31 @@ async fn an_agent_that_does_not_answer_delays_no_resources_of_other_agents() {
     let agreed = Changes(stream.await.unwrap()).next().await;
     let expected = json!({ "resourceSubscriptions": [answered] });
     assert_eq!(agreed["params"]["notifications"], expected, "{agreed}");
+}
+
+#[tokio::test]
+async fn a_resource_that_is_listed_twice_is_acknowledged_and_counted_once() {
+    let servers = Servers::open().await;
+    let uris = json!(["file:///a", "file:///a"]);
+    let filter = json!({ "notifications": { "resourceSubscriptions": uris } });
+    let stream = servers.alone(PATH, "subscriptions/listen", filter).send();
+    let mut stream = Changes(stream.await.unwrap());
+    let agreed = stream.next().await;
+    let expected = json!({ "resourceSubscriptions": ["file:///a"] });
+    assert_eq!(agreed["params"]["notifications"], expected, "{agreed}");
+    let counted = async |number: u32| {
+        let lines = ["a2abus_mcp_streams", "a2abus_mcp_subscriptions"];
+        let lines = lines.map(|name| format!("\n{name} {number}\n"));
+        let all = async || {
+            let metrics = servers.front.admin("/metrics").await;
+            lines.iter().all(|line| metrics.contains(line))
+        };
+        let counted = async { while !all().await {} };
+        timeout(SOON, counted).await.unwrap();
+    };
+    counted(1).await;
+    drop(stream);
+    counted(0).await;
 }
 
 /// The bridge asks the agent again, which does not accept it.

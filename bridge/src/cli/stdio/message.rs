@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use reqwest::header::{HeaderName, HeaderValue};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// The members of one message that are read.
@@ -13,7 +13,8 @@ use serde_json::value::RawValue;
 pub(super) struct Message<'a> {
     #[serde(default, borrow)]
     pub(super) method: Option<Cow<'a, str>>,
-    #[serde(default, borrow)]
+    /// Its JSON token, which may be `null`.
+    #[serde(default, borrow, deserialize_with = "token")]
     pub(super) id: Option<&'a RawValue>,
     #[serde(default, borrow)]
     params: Option<&'a RawValue>,
@@ -35,6 +36,11 @@ struct Params<'a> {
 struct Meta<'a> {
     #[serde(rename = "io.modelcontextprotocol/protocolVersion", default, borrow)]
     revision: Option<Cow<'a, str>>,
+}
+
+/// Reads `null` as a value: a request with such an id is not a notification.
+fn token<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
 }
 
 // === impl Message ===
@@ -109,6 +115,23 @@ mod tests {
         assert_eq!(headers(&call.replace("NAME", " a"))[2], "=?base64?IGE=?=");
         let list = r#"{"id":1,"method":"tools/list","params":{"cursor":"x"}}"#;
         assert!(headers(list).is_empty());
+    }
+
+    #[test]
+    fn null_is_an_id() {
+        let id = |message: &str| {
+            let message: Message<'_> = serde_json::from_str(message).unwrap();
+            message.id.map(|id| id.get().to_owned())
+        };
+        assert_eq!(
+            id(r#"{"id":null,"method":"ping"}"#).as_deref(),
+            Some("null")
+        );
+        assert_eq!(
+            id(r#"{"id": "a" ,"method":"ping"}"#).as_deref(),
+            Some(r#""a""#)
+        );
+        assert_eq!(id(r#"{"method":"ping"}"#), None);
     }
 
     #[test]

@@ -263,16 +263,14 @@ impl Relay {
                     self.listen();
                 }
             }
+            (Some(_), Some(id)) if !is_request_id(id.get()) => {
+                let message = "the id of a request must be a string or an integer";
+                let failure = Failure::new(Reason::InvalidRequest, message);
+                self.link.fail(no_id, &failure).await;
+            }
             (Some(method), Some(id)) => {
                 let request = Request::new(id.get().into(), message.headers(), body.clone());
-                match method {
-                    // Later messages need the session.
-                    "initialize" => self.initialize(request).await,
-                    "subscriptions/listen" => {
-                        self.lasting.spawn(Arc::clone(&self.link).answer(request));
-                    }
-                    _ => self.begin(request).await,
-                }
+                self.requested(method, request).await;
             }
             (method, id) => {
                 if let (None, Some(id)) = (method, id) {
@@ -282,6 +280,17 @@ impl Relay {
                 // The receiving task lives longer than this sender.
                 drop(self.posts.send(post).await);
             }
+        }
+    }
+
+    async fn requested(&mut self, method: &str, request: Request) {
+        match method {
+            // Later messages need the session.
+            "initialize" => self.initialize(request).await,
+            "subscriptions/listen" => {
+                self.lasting.spawn(Arc::clone(&self.link).answer(request));
+            }
+            _ => self.begin(request).await,
         }
     }
 
@@ -609,6 +618,12 @@ fn is_response(message: &[u8], id: &str) -> bool {
     message.is_ok_and(|message| {
         message.method.is_none() && message.id.is_some_and(|own| own.get() == id)
     })
+}
+
+/// Whether a JSON token may be the id of a request. Source: MCP 2025-11-25, "Requests".
+fn is_request_id(token: &str) -> bool {
+    let is_number = token.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    token.starts_with('"') || (is_number && !token.contains(['.', 'e', 'E']))
 }
 
 /// The id of a request of the server.

@@ -22,10 +22,10 @@ use super::revision::Revision;
 use super::rounds::Asked;
 use super::session::Session;
 use super::skill::response::SkillResponse;
-use super::stream::{self, Recorded, ResumableStream};
+use super::stream::{Recorded, ResumableStream};
 use crate::account::ANSWERED;
 use crate::calls::failure::{Failure, Reason};
-use crate::calls::question::Abilities;
+use crate::calls::question::{Abilities, Client};
 use crate::calls::{CallError, Part};
 use crate::doors::rpc::common::CallOptions;
 use crate::doors::rpc::head::{CALL_ID, header_of, status_of};
@@ -55,7 +55,7 @@ impl McpRequest<'_> {
         let options = CallOptions {
             conversation: context.as_ref(),
             // An A2A agent asks through the state of its task instead.
-            client: skill.is_none().then(|| self.abilities()),
+            client: skill.is_none().then(|| self.client()),
             session: self.resumable(skill.as_ref()),
             skill,
             ..CallOptions::default()
@@ -92,7 +92,7 @@ impl McpRequest<'_> {
         options: CallOptions<'_>,
         mut skill_response: Option<SkillResponse>,
     ) -> Response {
-        let running = Arc::clone(&self.running);
+        let (running, is_shared) = (Arc::clone(&self.running), self.common.results.is_shared());
         if running.token().is_cancelled() {
             return self.failed(&cancelled());
         }
@@ -102,11 +102,18 @@ impl McpRequest<'_> {
         {
             return refusal(status, &Failure::call(error), &self.recipient);
         }
-        let resumable = called.as_ref().ok().filter(|answer| answer.is_followed());
-        let resumable = resumable.map(|answer| Recorded {
-            call: answer.call_id(),
-            // The log records the unconverted parts of the agent.
-            skill_response: skill_response.take(),
+        let resumable = called.as_ref().ok().and_then(|answer| {
+            let continues_elsewhere = answer.continues_elsewhere()?;
+            Some(Recorded {
+                call: answer.call_id(),
+                // The log records the unconverted parts of the agent.
+                skill_response: skill_response.take(),
+                has_event_id: match is_shared {
+                    true => Arc::clone(continues_elsewhere),
+                    // No other replica has the rest.
+                    false => Arc::default(),
+                },
+            })
         });
         let is_askable = self.mode.is_stateless() && self.abilities() != Abilities::default();
         let asked = called.as_ref().ok().filter(|_| is_askable);
@@ -142,6 +149,17 @@ impl McpRequest<'_> {
     fn is_in_lasting_session(&self) -> bool {
         let session = self.session.filter(|_| !self.mode.is_stateless());
         session.is_some_and(|session| session.revision() >= Revision::V2025_03_26)
+    }
+
+    /// The client, for the questions of the agent. Without a session, it responds with its next request.
+    fn client(&self) -> Client {
+        let abilities = self.abilities();
+        let is_asked = abilities != Abilities::default() && !self.mode.is_stateless();
+        let session = self.session.filter(|_| is_asked);
+        Client {
+            abilities,
+            session: session.map(Session::key),
+        }
     }
 
     /// What the agent can ask the client during its request. In a session this needs a stream; a stateless request gets
@@ -207,7 +225,7 @@ impl McpRequest<'_> {
         let revision = self.session.map(Session::revision);
         let knows = revision.is_some_and(|revision| revision >= Revision::V2025_11_25);
         let recorded = resumable.as_ref().filter(|_| knows);
-        let beginning = recorded.map(|recorded| stream::beginning(recorded.call));
+        let beginning = recorded.map(Recorded::beginning);
         self.streamed(parts, (resumable, beginning))
     }
 

@@ -29,10 +29,19 @@ use crate::http::sse::{Frame, is_stream};
 
 /// The open streams of this replica, by session.
 #[derive(Debug, Default)]
-pub(super) struct Streams(Mutex<HashMap<Text, StreamHandle>>);
+pub(super) struct Streams(Mutex<HashMap<Text, StreamEntry>>);
+
+/// An open stream. It ends when it has no senders any more.
+#[derive(Debug)]
+struct StreamEntry {
+    /// Keeps it open until the bridge drains.
+    open: Option<mpsc::Sender<Bytes>>,
+    sender: mpsc::WeakSender<Bytes>,
+    posts: Arc<Semaphore>,
+}
 
 /// The handle of an open stream.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct StreamHandle {
     pub(super) sender: mpsc::Sender<Bytes>,
     /// Limits the unanswered POSTs of its client.
@@ -93,7 +102,8 @@ pub(super) fn recipient_of(body: &[u8]) -> Recipient {
 
 impl Streams {
     /// Opens a stream at this path, and returns its frames. `notifications` are the frames for changes of lists and
-    /// resources. After `drain` the stream accepts no more messages, and it ends once all are answered.
+    /// resources. After `drain` the stream ends once all messages are answered. Until then it accepts more: a request in
+    /// progress may wait for them.
     pub(super) fn open<C>(
         self: &Arc<Self>,
         path: &str,
@@ -105,9 +115,12 @@ impl Streams {
         C: Stream<Item = Frame> + Send,
     {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let posts = Arc::new(Semaphore::new(POSTS));
-        self.all()
-            .insert(session.id().clone(), StreamHandle { sender, posts });
+        let entry = StreamEntry {
+            sender: sender.downgrade(),
+            open: Some(sender),
+            posts: Arc::new(Semaphore::new(POSTS)),
+        };
+        self.all().insert(session.id().clone(), entry);
         let open = OpenStream {
             streams: Arc::clone(self),
             session: session.id().clone(),
@@ -139,11 +152,16 @@ impl Streams {
 
     /// The handle of an open stream.
     pub(super) fn of(&self, session: &str) -> Option<StreamHandle> {
-        self.all().get(session).cloned()
+        let streams = self.all();
+        let entry = streams.get(session)?;
+        Some(StreamHandle {
+            sender: entry.sender.upgrade()?,
+            posts: Arc::clone(&entry.posts),
+        })
     }
 
     // Ignores poisoning: each change leaves the map consistent.
-    fn all(&self) -> MutexGuard<'_, HashMap<Text, StreamHandle>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Text, StreamEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,7 +175,9 @@ impl OpenStream {
                 message = self.receiver.recv() => return message,
                 () = self.drain.cancelled(), if !self.is_closing => {
                     self.is_closing = true;
-                    self.streams.all().remove(&self.session);
+                    if let Some(entry) = self.streams.all().get_mut(&self.session) {
+                        entry.open = None;
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@ use futures_util::future::OptionFuture;
 use futures_util::{Stream, stream};
 use http::StatusCode;
 use http::request::Parts;
+use prometheus::IntGauge;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -62,7 +63,11 @@ struct Notifications {
     /// The messages to send.
     queue: VecDeque<Bytes>,
     is_over: bool,
+    _open: OpenStreams,
 }
+
+/// Counts a stream in the metrics, until it is dropped.
+struct OpenStreams(IntGauge);
 
 /// Which lists have changed, in the order of `LISTS`.
 #[derive(Debug, Default)]
@@ -105,6 +110,7 @@ impl Mcp {
         if let Some(rest) = self.resumed(session.as_ref(), headers, &budget).await? {
             return Ok(rest);
         }
+        self.door.check_running()?;
         // Registered before anything is awaited, so that a DELETE ends it from now on.
         let stream = self.running.listen(session.as_ref());
         let agent = target.name().map(Text::from);
@@ -180,6 +186,7 @@ impl Mcp {
             stream: None,
             queue: VecDeque::new(),
             is_over: false,
+            _open: OpenStreams::add(self.door.metrics.mcp_streams()),
         }
     }
 }
@@ -260,7 +267,8 @@ impl ListFlags {
         };
         let changed = match (before, now) {
             (None, None) => return,
-            (Some((_, before)), Some((_, now))) if Arc::ptr_eq(before, now) => return,
+            // An agent may announce an unchanged card again, with another lease.
+            (Some((_, before)), Some((_, now))) if before == now => return,
             (Some((_, before)), Some((_, now))) => versions(before).zip(versions(now)),
             (None, Some(_)) | (Some(_), None) => None,
         };
@@ -274,6 +282,21 @@ impl ListFlags {
             .iter()
             .zip(self.0)
             .any(|(name, flag)| *name == list && flag)
+    }
+}
+
+// === impl OpenStreams ===
+
+impl OpenStreams {
+    fn add(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for OpenStreams {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

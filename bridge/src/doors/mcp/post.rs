@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{Id, RpcBody};
-use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, Units, decode};
+use a2abus_plugin::{DecodeErrorKind, Family, Kind, Refused, Text, Unit, decode};
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use bytes::Bytes;
@@ -21,9 +21,9 @@ use super::round_state::RoundState;
 use super::running::Cancellable;
 use super::session::{SESSION, Session};
 use super::state::Mcp;
-use crate::calls::Calls;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient, SOON};
+use crate::calls::question::ClientAnswer;
 use crate::doors::door::Refusal;
 use crate::doors::rpc::batch::{array, join_in_order};
 use crate::doors::rpc::common::{Common, Target};
@@ -118,6 +118,10 @@ impl Posted {
             Framed::One(unit) => Ok(self.one(&self.common, Some(self.common.call), unit).await),
             Framed::Batch(units) if self.revision() == Some(Revision::V2025_03_26) => {
                 rpc::check_amplification(&self.mcp.door, &self.common, size, units.len())?;
+                let units: Vec<_> = units.into_iter().collect();
+                if units.iter().any(is_request) {
+                    self.mcp.door.check_running()?;
+                }
                 Ok(self.batch(units).await)
             }
             Framed::Batch(_) => {
@@ -143,7 +147,7 @@ impl Posted {
     }
 
     /// One array, in the order of the requests.
-    async fn batch(&self, units: Units) -> Response {
+    async fn batch(&self, units: Vec<Result<Unit, Refused>>) -> Response {
         let common = Common {
             accepts: Accepts::Json,
             ..self.common.clone()
@@ -198,17 +202,12 @@ impl Posted {
                     Ok(request) => request.done().await,
                     Err((status, failure)) => {
                         common.note_refusal(failure.reason_code());
-                        json_response(status, failure.render(&recipient))
+                        refusal(status, &failure, &recipient)
                     }
                 }
             }
             (RpcBody::Result(_) | RpcBody::Error(_), _) => {
-                if self.mcp.door.calls.take_client_answer(&unit) {
-                    metrics.unit(Family::JsonRpc, Kind::Response);
-                    return accepted();
-                }
-                let passed = Box::pin(self.passed_on(&common.caller, &unit)).await;
-                match passed {
+                match Box::pin(self.responded(&common.caller, &unit)).await {
                     Ok(()) => {
                         metrics.unit(Family::JsonRpc, Kind::Response);
                         accepted()
@@ -216,7 +215,7 @@ impl Posted {
                     Err((status, failure)) => {
                         metrics.refused(DecodeErrorKind::Invalid);
                         common.note_refusal(failure.reason_code());
-                        json_response(status, failure.render(&nobody))
+                        refusal(status, &failure, &nobody)
                     }
                 }
             }
@@ -242,6 +241,10 @@ impl Posted {
             true => RoundState::of(&params).map_err(bad)?,
             false => None,
         };
+        // While the bridge drains, a call in progress here may wait for its client's next round.
+        if !round.is_some_and(|round| self.mcp.has_call(round.call.call)) {
+            self.mcp.door.check_running()?;
+        }
         let mut common = common.clone();
         if !self.head.headers.contains_key("traceparent") {
             let mut headers = params.trace();
@@ -270,22 +273,27 @@ impl Posted {
         })
     }
 
-    /// Passes a client's answer on to the replica whose call asked for it.
-    async fn passed_on(&self, caller: &Text, unit: &Unit) -> Result<(), Refusal> {
+    /// Passes a client's answer to the agent that has asked for it, or on to the replica of its call.
+    async fn responded(&self, caller: &Text, unit: &Unit) -> Result<(), Refusal> {
         let nobody = |why: &str| {
             let message = format!("no agent waits for this response: {why}");
             let failure = Failure::new(Reason::InvalidRequest, message);
             (StatusCode::BAD_REQUEST, failure)
         };
         let calls = &self.mcp.door.calls;
-        if let Some(failure) = without_room(calls, unit) {
-            return Err((StatusCode::TOO_MANY_REQUESTS, failure));
+        let session = self.session.as_ref().map(Session::key);
+        match calls.take_client_answer(unit, session.as_deref()) {
+            ClientAnswer::Taken => return Ok(()),
+            ClientAnswer::NoRoom => return Err((StatusCode::TOO_MANY_REQUESTS, no_room())),
+            ClientAnswer::Unawaited | ClientAnswer::Foreign => {}
         }
-        let answer = calls.answer_for_others(unit);
-        let answer = answer.filter(|_| self.session.is_some());
-        let answer =
-            answer.ok_or_else(|| nobody("its call is over, or has not asked this question"))?;
-        if !self.mcp.door.results.is_shared() {
+        let answer = session.and_then(|session| calls.answer_for_others(unit, Some(session)));
+        let results = &self.mcp.door.results;
+        let answer = answer.filter(|answer| !results.has_ended(answer.call));
+        let answer = answer.ok_or_else(|| {
+            nobody("its call is over, has not asked this question, or belongs to another session")
+        })?;
+        if !results.is_shared() {
             return Err(nobody(
                 "another replica has asked the question, and the replicas share no state",
             ));
@@ -323,6 +331,10 @@ impl Posted {
                 if self.mcp.is_a2a(agent) {
                     return accepted();
                 }
+                if let Err((status, failure)) = self.mcp.door.check_running() {
+                    common.note_refusal(failure.reason_code());
+                    return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
+                }
                 match common.notify(unit).await {
                     Ok(()) => accepted(),
                     Err(error) => not_published(common, &error),
@@ -337,11 +349,15 @@ fn recipient(id: &Id) -> Recipient {
 }
 
 /// The failure of a client's response that its call has not taken, although the call waits for it.
-pub(super) fn without_room(calls: &Calls, unit: &Unit) -> Option<Failure> {
-    calls.awaits_client_answer(unit).then(|| {
-        let message = "there is no room for this response at the moment: send it again";
-        Failure::new(Reason::Exhausted, message).detail("retryAfterSeconds", SOON)
-    })
+pub(super) fn no_room() -> Failure {
+    let message = "there is no room for this response at the moment: send it again";
+    Failure::new(Reason::Exhausted, message).detail("retryAfterSeconds", SOON)
+}
+
+/// Whether a unit of a batch is a request.
+fn is_request(unit: &Result<Unit, Refused>) -> bool {
+    let message = unit.as_ref().ok().and_then(|unit| unit.json_rpc.as_ref());
+    message.is_some_and(|message| message.is_call() && message.id.is_some())
 }
 
 /// MCP allows fewer ids than JSON-RPC.

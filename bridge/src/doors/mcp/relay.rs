@@ -31,7 +31,7 @@ pub(super) struct Relay {
     metrics: Arc<Metrics>,
     quotas: Quotas,
     places: Mutex<Places>,
-    refused: LogLimit,
+    refusals: LogLimit,
     unstored: LogLimit,
 }
 
@@ -121,10 +121,7 @@ impl Relay {
             metrics: Arc::clone(metrics),
             quotas: Quotas::new(clock, MAX_CLIENTS),
             places: Mutex::default(),
-            refused: log.limit(
-                Level::WARN,
-                "more messages of MCP clients were not passed on to other replicas",
-            ),
+            refusals: log.limit(Level::WARN, "more messages of MCP clients were refused"),
             unstored: log.limit(
                 Level::WARN,
                 "more messages of MCP clients were not stored in the log",
@@ -142,9 +139,13 @@ impl Relay {
         if key.starts_with(KEY) && self.results.is_over(key) {
             return Ok(());
         }
-        self.admit(caller)?;
+        let what = match key.starts_with(KEY) {
+            true => "the end of a session",
+            false => "a cancel",
+        };
+        self.admit(caller, what)?;
         let noted = self.results.note_over(key).await;
-        noted.map_err(|error| self.failed("a cancel, or the end of a session", error))
+        noted.map_err(|error| self.failed(what, error))
     }
 
     /// Passes a client's answer on to the replica whose call has asked the question.
@@ -159,9 +160,10 @@ impl Relay {
         if answer.body.len() > LARGEST {
             return Err(NotRelayed::TooLarge);
         }
-        self.admit(caller)?;
+        let what = "an answer to a question";
+        self.admit(caller, what)?;
         let passed = self.results.pass_client_answer(answer).await;
-        passed.map_err(|error| self.failed("an answer", error))
+        passed.map_err(|error| self.failed(what, error))
     }
 
     /// Records a subscription to a resource for all replicas. Returns when this replica has read the record.
@@ -176,8 +178,7 @@ impl Relay {
         let (client, key) = (client_of(caller), Results::subscription_key(subscription));
         let is_renewal = self.results.has_subscription(subscription);
         if !is_renewal && !self.has_place(&client, &key) {
-            self.note_refused(caller);
-            return Err(NotRelayed::TooMany);
+            return Err(self.refused(caller, "a subscription", NotRelayed::TooMany));
         }
         let stored = self.results.subscribe(subscription.clone()).await;
         stored.map_err(|error| self.failed("a subscription", error))?;
@@ -207,27 +208,25 @@ impl Relay {
         Ok(is_subscribed)
     }
 
-    /// Counts a message of a client.
+    /// Counts a message of a client. `what` is what it contains.
     ///
     /// # Errors
     /// When the client has sent too many.
-    pub(super) fn admit(&self, caller: &Text) -> Result<(), NotRelayed> {
+    pub(super) fn admit(&self, caller: &Text, what: &'static str) -> Result<(), NotRelayed> {
         let Err(exceeded) = self.quotas.admit(&client_of(caller), &RATE_LIMITS) else {
             return Ok(());
         };
-        self.note_refused(caller);
         let retry_after = exceeded.retry_after;
-        Err(NotRelayed::TooOften { retry_after })
+        Err(self.refused(caller, what, NotRelayed::TooOften { retry_after }))
     }
 
-    fn note_refused(&self, caller: &Text) {
+    /// Counts and logs what a client may not do now.
+    fn refused(&self, caller: &Text, what: &'static str, why: NotRelayed) -> NotRelayed {
         self.metrics.limited(LimitScope::Over);
-        if let Some(suppressed) = self.refused.allow() {
-            tracing::warn!(
-                client = %caller, suppressed,
-                "a cancel, an answer, a subscription or the end of a session of an MCP client is not passed on to other replicas: this client sends too many, or has too many subscriptions"
-            );
+        if let Some(suppressed) = self.refusals.allow() {
+            tracing::warn!(client = %caller, what, %why, suppressed, "a message of an MCP client was refused");
         }
+        why
     }
 
     /// The error for something that the log has not stored.

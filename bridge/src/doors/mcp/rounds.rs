@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::envelope::Params;
-use super::post::{McpRequest, without_room};
+use super::post::{McpRequest, no_room};
 use super::relay::NotRelayed;
 use super::round_state::{RoundState, recorded_question};
 use super::state::Mcp;
@@ -31,6 +31,7 @@ use super::stream::{ResumableStream, is_question};
 use crate::account::ANSWERED;
 use crate::calls::callid::ReplyId;
 use crate::calls::failure::{Failure, Reason, Recipient};
+use crate::calls::question::ClientAnswer;
 use crate::calls::{Answer, CallError, Part};
 use crate::clock;
 use crate::doors::rpc::common::Common;
@@ -213,7 +214,7 @@ impl McpRequest<'_> {
         let is_same = |opened: &Arc<OpenedCall>| target.is_none_or(|agent| opened.agent == agent);
         let opened = opened.filter(is_same).ok_or_else(unknown)?;
         // Once the bridge drains, the client can send the request again to another replica.
-        let drained = self.mcp.drained(self.common.calls.pending().contains(call));
+        let drained = self.mcp.drained(self.mcp.has_call(call));
         let mut parts = results.replay_until(call, state.received - 1, identity, drained);
         let asked = match timeout(opened.wait_for_part(), parts.recv()).await {
             Ok(Some(Ok(asked))) => asked,
@@ -253,13 +254,12 @@ impl McpRequest<'_> {
         let unit = decode(response, &Hint::default(), &calls.rules().limits).into_only();
         let unit = unit.ok().and_then(Result::ok);
         let unit = unit.ok_or_else(|| Failure::bad_params("params.inputResponses"))?;
-        if calls.take_client_answer(&unit) {
-            return Ok(());
+        match calls.take_client_answer(&unit, None) {
+            ClientAnswer::Taken => return Ok(()),
+            ClientAnswer::NoRoom => return Err(no_room()),
+            ClientAnswer::Unawaited | ClientAnswer::Foreign => {}
         }
-        if let Some(failure) = without_room(calls, &unit) {
-            return Err(failure);
-        }
-        if let Some(answer) = calls.answer_for_others(&unit) {
+        if let Some(answer) = calls.answer_for_others(&unit, None) {
             let passed = self.mcp.relay.answer(&self.common.caller, answer).await;
             passed.map_err(|error| NotRelayed::refusal(error).1)?;
         }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::session::{KEY, Session};
 use crate::calls::Calls;
-use crate::calls::question::PassedAnswer;
+use crate::calls::question::{ClientAnswer, PassedAnswer};
 use crate::log_limit::LogLimit;
 use crate::results::{ResourceEvent, Results, client_answer_in, resource_event_in};
 use crate::state::Lagged;
@@ -185,15 +185,21 @@ impl Running {
 /// Delivers to its call an answer that another replica has passed on.
 fn take_answer(calls: &Calls, answer: PassedAnswer, untaken: &LogLimit) {
     let call = answer.call;
-    if calls.take_passed_answer(answer) {
-        return;
-    }
-    if !calls.pending().contains(call) {
-        tracing::debug!(%call, "an answer of an MCP client came too late");
-    } else if let Some(suppressed) = untaken.allow() {
+    let why = match calls.take_passed_answer(answer) {
+        ClientAnswer::Taken | ClientAnswer::Foreign => return,
+        ClientAnswer::NoRoom => "there is no memory for it (calls.budget_bytes)",
+        ClientAnswer::Unawaited if calls.pending().contains(call) => {
+            "its token is wrong, or its call cannot be asked"
+        }
+        ClientAnswer::Unawaited => {
+            tracing::debug!(%call, "an answer of an MCP client came too late");
+            return;
+        }
+    };
+    if let Some(suppressed) = untaken.allow() {
         tracing::warn!(
-            %call, suppressed,
-            "an answer that an MCP client has sent to another replica did not reach its call: there is no memory for it (calls.budget_bytes), or its token is wrong"
+            %call, why, suppressed,
+            "an answer that an MCP client has sent to another replica did not reach its call"
         );
     }
 }

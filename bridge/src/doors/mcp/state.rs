@@ -2,8 +2,10 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::time::Duration;
 
 use a2abus_plugin::Text;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Level;
@@ -11,6 +13,7 @@ use tracing::Level;
 use super::legacy::Streams;
 use super::relay::Relay;
 use super::running::Running;
+use crate::calls::callid::CallId;
 use crate::doors::door::Door;
 use crate::log_limit::{LogLimit, LogLimits};
 
@@ -30,9 +33,12 @@ pub(super) struct Mcp {
     pub(super) missed: LogLimit,
     /// The streams of clients of 2024-11-05.
     pub(super) streams: Arc<Streams>,
-    /// Receives what other replicas pass on.
-    _relay_follower: AbortOnDropHandle<()>,
+    /// Receives what other replicas pass on, and counts the subscriptions.
+    _background: AbortOnDropHandle<()>,
 }
+
+/// How often subscriptions are counted for the metrics: they also end by their age, and at other replicas.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 // === impl Mcp ===
 
@@ -50,7 +56,14 @@ impl Mcp {
             "more answers of MCP clients did not reach their calls",
         );
         let (results, calls) = (Arc::clone(&door.results), Arc::clone(&door.calls));
-        let relay_follower = Arc::clone(&running).follow(results, calls, untaken);
+        let following = Arc::clone(&running).follow(results, calls, untaken);
+        let counting = count_subscriptions(door.clone());
+        let background = async move {
+            tokio::select! {
+                () = following => {}
+                () = counting => {}
+            }
+        };
         Self {
             relay: Relay::new(&door.results, &door.metrics, log),
             unlisted: log.limit(
@@ -63,7 +76,7 @@ impl Mcp {
             drain,
             running,
             streams: Arc::default(),
-            _relay_follower: AbortOnDropHandle::new(tokio::spawn(relay_follower)),
+            _background: AbortOnDropHandle::new(tokio::spawn(background)),
         }
     }
 
@@ -73,6 +86,12 @@ impl Mcp {
             // A cancel has no answer, and may be sent for an unknown request. Failures have been logged.
             drop(self.relay.end(caller, key).await);
         }
+    }
+
+    /// Whether a call goes on, or can be read to its end, while the bridge drains.
+    pub(super) fn has_call(&self, call: CallId) -> bool {
+        let is_pending = self.door.calls.pending().contains(call);
+        is_pending || self.door.results.has_alone(call, false)
     }
 
     /// Resolves when the bridge drains: then the client of a stream can go on at another replica. Never resolves for a
@@ -88,5 +107,21 @@ impl Mcp {
                 false => drain.cancelled().await,
             }
         }
+    }
+}
+
+/// Counts the subscriptions of all clients for the metrics. Never ends.
+async fn count_subscriptions(door: Door) {
+    loop {
+        let count: usize = {
+            let agents = door.registry.now();
+            let counts = agents.iter();
+            counts
+                .map(|(agent, _)| door.results.subscription_count(agent))
+                .sum()
+        };
+        let gauge = door.metrics.mcp_subscriptions();
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        sleep(COUNT_EVERY).await;
     }
 }

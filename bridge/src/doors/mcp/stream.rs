@@ -10,6 +10,7 @@
 use std::convert::identity;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -43,6 +44,8 @@ pub(super) struct Recorded {
     pub(super) call: CallId,
     /// Converts the answer to the result of a tool.
     pub(super) skill_response: Option<SkillResponse>,
+    /// Set once the client has an event id, with which it can come back.
+    pub(super) has_event_id: Arc<AtomicBool>,
 }
 
 /// An answer whose parts are recorded.
@@ -50,6 +53,7 @@ pub(super) struct ResumableStream {
     results: Arc<Results>,
     call: CallId,
     skill_response: Option<SkillResponse>,
+    has_event_id: Arc<AtomicBool>,
     recipient: Recipient,
     /// The client's channel, while the client reads it.
     client: Option<mpsc::Sender<Frame>>,
@@ -57,6 +61,20 @@ pub(super) struct ResumableStream {
     count: Option<usize>,
     /// Whether the client gets questions from the log too.
     records_questions: bool,
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    /// The first frame of a stream, without a message. With its id the client can resume.
+    pub(super) fn beginning(&self) -> Frame {
+        self.has_event_id.store(true, Ordering::Relaxed);
+        Frame {
+            event: None,
+            id: Some(event_id(self.call, 0)),
+            data: Bytes::new(),
+        }
+    }
 }
 
 // === impl ResumableStream ===
@@ -68,6 +86,7 @@ impl ResumableStream {
         Recorded {
             call,
             skill_response,
+            has_event_id,
         }: Recorded,
         recipient: Recipient,
         parts: impl Stream<Item = Result<Part, CallError>> + Send + 'static,
@@ -77,6 +96,7 @@ impl ResumableStream {
             results,
             call,
             skill_response,
+            has_event_id,
             recipient,
             client: Some(client),
             count: Some(0),
@@ -99,6 +119,7 @@ impl ResumableStream {
             results,
             call,
             skill_response: None,
+            has_event_id: Arc::default(),
             recipient,
             client: None,
             count: Some(1),
@@ -167,11 +188,16 @@ impl ResumableStream {
     }
 
     async fn send(&mut self, frame: Frame) {
-        // A client that reads too slowly is disconnected and can resume later. The answer is recorded anyway.
-        if let Some(client) = &self.client
-            && !matches!(timeout(READ_TIMEOUT, client.send(frame)).await, Ok(Ok(())))
-        {
+        let Some(client) = &self.client else {
+            return;
+        };
+        let has_id = frame.id.is_some();
+        let sent = timeout(READ_TIMEOUT, client.send(frame)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            // A client that reads too slowly is disconnected and can resume later. The answer is recorded anyway.
             self.client = None;
+        } else if has_id {
+            self.has_event_id.store(true, Ordering::Relaxed);
         }
     }
 
@@ -203,15 +229,6 @@ fn shown(
     };
     let part = skill_response.part(Part::new(body, last), recipient)?;
     Some((part.body, part.last))
-}
-
-/// The first frame of a stream, without a message. With its id the client can resume.
-pub(super) fn beginning(call: CallId) -> Frame {
-    Frame {
-        event: None,
-        id: Some(event_id(call, 0)),
-        data: Bytes::new(),
-    }
 }
 
 fn event_id(call: CallId, count: usize) -> String {
@@ -262,6 +279,11 @@ impl Mcp {
             return Err(unknown());
         };
         let results = &self.door.results;
+        // No other replica has the rest of a call that only this process has recorded.
+        let ends_here = results.has_alone(call, self.door.calls.pending().contains(call));
+        if !ends_here {
+            self.door.check_running()?;
+        }
         let opened = results.lasting(call, received, &session.key()).await;
         let opened = opened.map_err(|error| {
             let failure = self.door.not_read("results", &error);
@@ -287,8 +309,6 @@ impl Mcp {
             recipient: Recipient::new(opened.id.clone(), Dialect::Mcp),
             opened,
         };
-        // No other replica has the rest of a call that only this process has recorded.
-        let ends_here = !results.is_shared() && self.door.calls.pending().contains(call);
         let frames = rest.frames().take_until(self.drained(ends_here));
         Ok(Some(frames_response(frames, budget.clone())))
     }

@@ -8,7 +8,7 @@
 //!
 //! A change reaches a client under the URI that the client has used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -232,7 +232,7 @@ impl Mcp {
         uris: Vec<String>,
     ) -> Result<(Vec<Text>, WatchedResources), NotRelayed> {
         for _ in 0..uris.len().div_ceil(PER_MESSAGE) {
-            self.relay.admit(caller)?;
+            self.relay.admit(caller, "a subscription")?;
         }
         let mut watched = self.watched(stream.clone(), target.name().map(Text::from));
         let wanted = uris
@@ -357,7 +357,7 @@ impl McpRequest<'_> {
             let message = format!("this session has {MAX_RESOURCES} subscriptions: end some first");
             return self.failed(&Failure::new(Reason::Exhausted, message));
         }
-        if let Err(error) = mcp.relay.admit(&caller) {
+        if let Err(error) = mcp.relay.admit(&caller, "a subscription") {
             return self.failed(&error.refusal().1);
         }
         let (stored, is_stored) = oneshot::channel();
@@ -399,7 +399,7 @@ impl McpRequest<'_> {
     /// Records the end of a subscription. If it was the last one, the agent is told, even if the client disconnects.
     async fn unsubscribed(self, subscription: Subscription) -> Response {
         let (mcp, caller) = (Arc::clone(self.mcp), self.common.caller.clone());
-        if let Err(error) = mcp.relay.admit(&caller) {
+        if let Err(error) = mcp.relay.admit(&caller, "the end of a subscription") {
             return self.failed(&error.refusal().1);
         }
         let results = Arc::clone(&mcp.door.results);
@@ -474,7 +474,7 @@ async fn refused(response: Response) -> (Response, bool) {
     (Response::from_parts(head, Body::from(body)), is_refused)
 }
 
-/// Reads the URIs in a subscription request.
+/// Reads the URIs in a subscription request, each of them once.
 ///
 /// # Errors
 /// When they are not a list of strings, or there are too many.
@@ -482,11 +482,13 @@ pub(super) fn uris_of(list: Option<&RawValue>) -> Result<Vec<String>, Failure> {
     let Some(list) = list else {
         return Ok(Vec::new());
     };
-    let uris: Vec<String> = serde_json::from_str(list.get())
+    let mut uris: Vec<String> = serde_json::from_str(list.get())
         .map_err(|_| Failure::bad_params("resourceSubscriptions must be a list of URIs"))?;
     if uris.len() > MAX_RESOURCES {
         let message = format!("resourceSubscriptions has more than {MAX_RESOURCES} URIs");
         return Err(Failure::bad_params(&message));
     }
+    let mut known = HashSet::new();
+    uris.retain(|uri| known.insert(uri.clone()));
     Ok(uris)
 }

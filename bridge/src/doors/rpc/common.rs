@@ -22,7 +22,7 @@ use crate::budget::ClientBudget;
 use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::pending::Form;
-use crate::calls::question::Abilities;
+use crate::calls::question::Client;
 use crate::calls::{self, Answer, CallError, Calls, NoAnswer, Prepared, RequestState, SentCalls};
 use crate::clock;
 use crate::doors::door;
@@ -130,8 +130,8 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) task: Option<&'a Text>,
     /// The conversation, whose id becomes the message key.
     pub(in crate::doors) conversation: Option<&'a Text>,
-    /// The questions that the client supports. It also reads other messages before the answer.
-    pub(in crate::doors) client: Option<Abilities>,
+    /// The client that answers the questions of the agent. It also reads other messages before the answer.
+    pub(in crate::doors) client: Option<Client>,
     /// The log key of the session whose client can resume the answer.
     pub(in crate::doors) session: Option<Text>,
     /// The skill call behind the request, for such a client.
@@ -173,8 +173,8 @@ impl Common {
         let has_task = !matches!(limits, TimeoutLimits::FirstPart);
         let budget = Some(self.budget.clone());
         let mut prepared = self.calls.prepare(request, client, budget)?;
-        // The client of a resumable stream can only come back to a replica that shares the state.
-        let continues_elsewhere = session.is_none() || self.results.is_shared();
+        // The client of a resumable stream can only come back once it has an event id.
+        let continues_elsewhere = session.is_none();
         let opened = self.opened(call, (task, session, skill), &prepared);
         let has_one_part = opened.as_ref().is_some_and(OpenedCall::has_one_part);
         if let Some(opened) = opened {

@@ -274,7 +274,7 @@ fn refused(state: &KeyState) -> Refusal {
         KeyState::Differs(call) => (
             StatusCode::UNPROCESSABLE_ENTITY,
             Reason::KeyReused,
-            "this Idempotency-Key was sent with another request: send a new key, or the same request",
+            "this Idempotency-Key was sent with another request: send a new key, or the same request with the same JSON-RPC id and progress token",
             Some(call),
         ),
         KeyState::Running(call) => (
@@ -328,7 +328,7 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         return Ok(Some(bare.to_owned()));
     }
     let message =
-        format!("Idempotency-Key must be one value of 1 to {MAX_KEY} visible ASCII characters");
+        format!("Idempotency-Key must be one value of 1 to {MAX_KEY} printable ASCII characters");
     let failure = Failure::new(Reason::InvalidParams, message);
     Err((StatusCode::BAD_REQUEST, failure))
 }

@@ -1,0 +1,146 @@
+//! Calls that lose their bus while they wait.
+
+use std::future::pending;
+
+use super::*;
+use crate::bus::Buses;
+use crate::bus::delivery::{Destinations, Publisher};
+use crate::bus::outbound::Outbound;
+use crate::calls::AnswerOutcome;
+use crate::calls::callid::Replica;
+use crate::calls::cancel::Canceller;
+use crate::calls::reply::ReplyChannels;
+use crate::calls::reply_token::ReplyTokens;
+use crate::calls::service::CallLimits;
+use crate::config::Config;
+use crate::log_limit::LogLimits;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+use crate::rules::{CurrentRules, Rules};
+
+const CONFIG: &str = "
+instance: test
+transports: { bus: { type: memory } }
+default_route: [{ transport: bus, topic: agent }]
+";
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn calls() -> Arc<Calls> {
+    let config = Config::read("test.yaml", CONFIG, []).unwrap();
+    let (buses, log) = (Buses::new(Vec::new()), LogLimits::default());
+    let rules = Arc::new(CurrentRules::new(Rules::new(&config).unwrap()));
+    let outbound = Outbound::new(buses.clone(), rules);
+    let topic = &config.calls.reply_topic.0;
+    let channels = ReplyChannels::new(&buses, &[], topic, 1, Replica(1));
+    let destinations = Destinations::new(buses, Arc::new(Readiness::new()), &log);
+    let publisher = Publisher::new(outbound, Arc::new(destinations));
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let (canceller, _) = Canceller::channel(metrics.cancels_dropped.clone(), &log);
+    let tokens = ReplyTokens::random(config.calls.reply_token).unwrap();
+    let limits = CallLimits {
+        timeout: LONG,
+        max_timeout: LONG,
+        stream_timeout: LONG,
+        question_timeout: LONG,
+        max_pending: 1,
+        max_pending_per_agent: 1,
+        max_pending_per_caller: 1,
+        budget_bytes: 1 << 20,
+        max_parts_buffered: 8,
+    };
+    let made = (channels, tokens);
+    let source = "/test".into();
+    Arc::new(Calls::new(
+        publisher, made, limits, source, canceller, metrics, &log,
+    ))
+}
+
+/// A call whose bus does not confirm its request, and the sender of the parts of its answer.
+fn unconfirmed(calls: &Arc<Calls>) -> (Box<Answer>, mpsc::Sender<Box<CallerMessage>>) {
+    let (sender, parts) = mpsc::channel(8);
+    let id = ReplyId {
+        call: calls.new_call().unwrap(),
+        token: None,
+    };
+    let opened = Opened {
+        id,
+        parts,
+        cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
+        timeouts: Timeouts {
+            first: LONG,
+            part: LONG,
+            last: LONG,
+        },
+        is_rpc: false,
+        may_have_arrived: Arc::new(AtomicBool::new(true)),
+        client: None,
+    };
+    let account = Account::open(&calls.metrics, id.call, "caller".into(), Instant::now());
+    let mut answer = opened.answer(account, calls);
+    answer.publishing = Publishing(Some(Box::pin(pending())));
+    (answer, sender)
+}
+
+async fn send(to: &mpsc::Sender<Box<CallerMessage>>, part: Result<Part, CallError>) {
+    let message = CallerMessage::Part(part, None);
+    to.send(Box::new(message)).await.unwrap();
+}
+
+/// The agent has evidently received the request, although the bus has not confirmed it.
+#[tokio::test]
+async fn an_answer_that_has_begun_goes_on_from_the_log() {
+    let calls = calls();
+    let (mut answer, bus) = unconfirmed(&calls);
+    let (log, recorded) = mpsc::channel(8);
+    answer.recorded = Recorded(Some(Box::new(move |consumed: u32| {
+        assert_eq!(consumed, 1);
+        Some(recorded)
+    })));
+    send(&bus, Ok(Part::new("first".into(), false))).await;
+    send(&bus, Err(CallError::AnswerLost("down".into()))).await;
+    send(&log, Ok(Part::new("last".into(), true))).await;
+    for expected in ["first", "last"] {
+        let part = answer.next().await.unwrap().unwrap();
+        assert_eq!(part.body, expected);
+    }
+    assert!(answer.next().await.is_none());
+    // The same part may still arrive here.
+    let outcome = calls.ended().outcome_of(answer.call_id());
+    assert!(matches!(outcome, AnswerOutcome::Recorded(_)), "{outcome:?}");
+}
+
+/// Otherwise its agent would work, or wait for the client, for nobody.
+#[tokio::test]
+async fn only_a_call_without_an_open_question_whose_client_can_come_back_is_handed_over() {
+    for (can_come_back, is_asked, expected) in [
+        (true, false, CallError::HandedOff),
+        (true, true, CallError::Drained),
+        (false, false, CallError::Drained),
+    ] {
+        let calls = calls();
+        let (mut answer, bus) = unconfirmed(&calls);
+        let continues = Arc::new(AtomicBool::new(false));
+        answer.continues_elsewhere = Some(Arc::clone(&continues));
+        continues.store(can_come_back, Ordering::Relaxed);
+        if is_asked {
+            answer.open_questions.push("1".into());
+        }
+        send(&bus, Err(CallError::Draining)).await;
+        let failed = answer.next().await.unwrap().unwrap_err();
+        assert_eq!(failed, expected);
+    }
+}
+
+/// The request may not have arrived, but must not be sent again.
+#[tokio::test]
+async fn an_unconfirmed_request_without_an_answer_fails_with_its_bus() {
+    let calls = calls();
+    let (mut answer, bus) = unconfirmed(&calls);
+    let (_log, recorded) = mpsc::channel(8);
+    answer.recorded = Recorded(Some(Box::new(move |_: u32| Some(recorded))));
+    send(&bus, Err(CallError::AnswerLost("down".into()))).await;
+    let failed = answer.next().await.unwrap();
+    let is_lost = matches!(failed, Err(CallError::AnswerLost(_)));
+    assert!(is_lost, "{failed:?}");
+}
