@@ -20,6 +20,7 @@
 
 mod ask;
 mod card;
+mod draining;
 mod health;
 mod herald;
 mod lifecycle;
@@ -47,13 +48,13 @@ use std::time::Duration;
 use a2abus_executor::{Quotas, SystemClock};
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Ids, MapContext, Text};
-use a2abus_transports::{Consumer, Delivery, Origin, TransportError};
+use a2abus_transports::{Consumer, Delivery, Origin, Subscription, TransportError};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
@@ -84,13 +85,16 @@ use crate::pipeline::held::Held;
 use crate::pipeline::intake::{Intake, Read};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
-use crate::results::{Results, UpdateSource};
+use crate::results::{ResourceEvent, Results, UpdateSource, resource_event_in};
+use crate::state::{Following, Lagged};
 
 /// The requests for one attached agent.
 #[derive(Debug)]
 pub(crate) struct AttachedBinding {
     /// Reads its messages.
     pub(crate) intake: Intake,
+    /// How it reads them.
+    subscription: Subscription,
     upstream: Arc<Upstream>,
     /// Announces the agent, if `announce` is set.
     herald: Option<Herald>,
@@ -99,6 +103,8 @@ pub(crate) struct AttachedBinding {
     turns: Semaphore,
     bounds: Bounds,
     running: Mutex<Running>,
+    /// Cancelled shortly before a process that stops ends: requests in progress that are not redelivered fail.
+    ending: CancellationToken,
     /// Limits the messages that are passed on to other bridges: anyone who can write to the topic can cause them.
     passed_on: Quotas,
     log: Log,
@@ -142,9 +148,11 @@ struct Log {
 /// Requests that are being served.
 type Work<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
-/// How often the subscriptions of the server are compared with those of the clients: some expire, and some reach another
-/// replica.
+/// How often the subscriptions of the server are compared with those of the clients, because some expire.
 const RESYNC: Duration = Duration::from_secs(30);
+/// How long after the end of a subscription they are compared. One comparison serves many ends, and by then the request
+/// for the end has reached one of the bridges that attach the server.
+const ENDED: Duration = Duration::from_secs(1);
 
 // === impl Upstream ===
 
@@ -213,11 +221,11 @@ impl Upstream {
         }
     }
 
-    /// Whether the server can be reached and, if it can, has described itself.
+    /// Whether the server can be reached and, if it can, has described itself completely.
     fn is_known(&self, registry: &Registry) -> bool {
         match self {
             Self::Mcp(server) => {
-                registry.is_described(&server.log.agent) && server.lifecycle.is_up()
+                registry.is_described(&server.log.agent) && server.lifecycle.is_complete()
             }
             Self::Plain(plain) => match plain.protocol {
                 AttachProtocol::A2a => {
@@ -233,6 +241,33 @@ impl Upstream {
         match &*self {
             Self::Mcp(server) => server.run(stop).await,
             Self::Plain(plain) => plain.run(stop).await,
+        }
+    }
+}
+
+/// Takes new subscriptions from the log, until the next comparison with it is due: after the end of a subscription, or
+/// when records were missed.
+async fn take_subscriptions(mut following: Following, agent: &Text, watched: &Watched) {
+    let mut has_ended = false;
+    let mut due = pin!(sleep(ENDED));
+    loop {
+        let next = tokio::select! {
+            () = &mut due, if has_ended => return,
+            next = following.next() => next,
+        };
+        let record = match next {
+            Ok(Some(record)) => record,
+            // The log has ended.
+            Ok(None) => return pending().await,
+            Err(Lagged) => return,
+        };
+        match resource_event_in(&record) {
+            Some(ResourceEvent::Subscribed(it)) if it.agent == *agent => watched.add(it.uri),
+            Some(ResourceEvent::Unsubscribed(it)) if it.agent == *agent && !has_ended => {
+                has_ended = true;
+                due.as_mut().reset(Instant::now() + ENDED);
+            }
+            _ => {}
         }
     }
 }
@@ -257,7 +292,7 @@ fn server_log(agent: &Text, metrics: &Metrics, limits: &LogLimits) -> Arc<Server
 impl AttachedBinding {
     pub(crate) fn new(
         (upstream, herald): (Arc<Upstream>, Option<Herald>),
-        intake: Intake,
+        (intake, subscription): (Intake, Subscription),
         reply_publisher: ReplyPublisher,
         results: Arc<Results>,
         bounds: Bounds,
@@ -277,6 +312,7 @@ impl AttachedBinding {
                 unpassed: limit("more answers and cancels were not passed on"),
             },
             intake,
+            subscription,
             upstream,
             herald,
             reply_publisher,
@@ -284,6 +320,7 @@ impl AttachedBinding {
             turns: Semaphore::new(bounds.concurrency),
             bounds,
             running: Mutex::default(),
+            ending: CancellationToken::new(),
             passed_on: Quotas::new(Arc::new(SystemClock::new()), 1),
         }
     }
@@ -293,46 +330,69 @@ impl AttachedBinding {
         &self.upstream
     }
 
+    /// To be cancelled shortly before the process ends.
+    pub(crate) fn ending(&self) -> &CancellationToken {
+        &self.ending
+    }
+
     /// Runs until `stop`, then finishes the requests in progress.
     pub(crate) async fn run(&self, mut consumer: Consumer, stop: CancellationToken) -> Consumer {
-        let mut work = Work::new();
-        let mut is_open = true;
         let assigned = consumer.assigned();
         let announcing = async {
+            let Some(herald) = &self.herald else {
+                return;
+            };
             // Announce the agent only now, because clients may call it at once.
-            assigned.await;
-            match &self.herald {
-                Some(herald) => {
-                    herald
-                        .run(|registry| self.upstream.is_known(registry))
-                        .await
-                }
-                None => pending().await,
+            if stop.run_until_cancelled(assigned).await.is_some() {
+                let is_known = |registry: &Registry| self.upstream.is_known(registry);
+                herald.run(is_known, &stop).await;
             }
         };
         let mut announcing = pin!(announcing);
+        let mut is_announcing = true;
+        let is_stopped = {
+            let mut passing = pin!(self.take_passed());
+            let mut working = pin!(self.work(&mut consumer, &stop));
+            loop {
+                tokio::select! {
+                    biased;
+                    is_stopped = &mut working => break is_stopped,
+                    () = &mut announcing, if is_announcing => is_announcing = false,
+                    never = &mut passing => match never {},
+                }
+            }
+        };
+        if is_stopped && is_announcing {
+            announcing.await;
+        }
+        consumer
+    }
+
+    /// Answers requests until `stop`, then finishes those in progress. Returns `false` if the subscription has ended by
+    /// itself.
+    async fn work(&self, consumer: &mut Consumer, stop: &CancellationToken) -> bool {
+        let mut work = Work::new();
         let mut reporting = pin!(self.report_updates());
-        let mut passing = pin!(self.take_passed());
         loop {
             tokio::select! {
                 biased;
                 Some(()) = work.next() => {}
-                () = &mut announcing, if is_open => {}
-                never = &mut reporting, if is_open => match never {},
-                never = &mut passing, if is_open || !work.is_empty() => match never {},
-                () = stop.cancelled(), if is_open => {
-                    consumer.stop();
-                    // Dropping a delivery that was not processed abandons it.
-                    while consumer.try_recv().is_some() {}
-                    is_open = false;
+                never = &mut reporting => match never {},
+                () = stop.cancelled() => {
+                    self.drain(consumer, work).await;
+                    return true;
                 }
-                delivery = consumer.recv(), if is_open => match delivery {
-                    Some(delivery) => self.receive(delivery, &work),
-                    None => is_open = false,
+                delivery = consumer.recv() => match delivery {
+                    Some(delivery) => {
+                        let begin = |ask_result, held| self.begin(ask_result, held, &work);
+                        self.receive(delivery, begin);
+                    }
+                    None => break,
                 },
-                else => return consumer,
             }
         }
+        while let Some(()) = work.next().await {}
+        false
     }
 
     /// Reports the changes of resources that clients have subscribed to.
@@ -340,21 +400,37 @@ impl AttachedBinding {
         let Upstream::Mcp(server) = &*self.upstream else {
             return pending().await;
         };
-        let (agent, watched) = (self.reply_publisher.agent(), &server.lifecycle.watched);
-        let following = async {
-            loop {
-                let surplus = watched.follow(self.results.watched_resources(agent).await);
-                if surplus > 0
-                    && let Some(suppressed) = self.log.unreported.allow()
-                {
-                    tracing::warn!(%agent, surplus, suppressed, "clients have subscribed to too many resources of an attached server: changes of the rest are dropped");
-                }
-                sleep(RESYNC).await;
-            }
-        };
+        let watched = &server.lifecycle.watched;
         tokio::select! {
-            never = following => never,
+            never = self.follow_subscriptions(watched) => never,
             never = self.report_updates_of(watched) => never,
+        }
+    }
+
+    /// Keeps the subscriptions of the server equal to those of the clients.
+    async fn follow_subscriptions(&self, watched: &Watched) -> Infallible {
+        let (agent, results) = (self.reply_publisher.agent(), &self.results);
+        loop {
+            // Begins before the comparison, so that no record between the two is missed. Only bridges that share the log
+            // get requests of one another's clients.
+            let following = match results.is_shared() {
+                true => Some(results.follow_new().await),
+                false => None,
+            };
+            let surplus = watched.follow(results.watched_resources(agent).await);
+            if surplus > 0
+                && let Some(suppressed) = self.log.unreported.allow()
+            {
+                tracing::warn!(%agent, surplus, suppressed, "clients have subscribed to too many resources of an attached server: changes of the rest are dropped");
+            }
+            let taking = async {
+                match following {
+                    Some(following) => take_subscriptions(following, agent, watched).await,
+                    None => pending().await,
+                }
+            };
+            // When the time is over, the next comparison is due anyway.
+            let _ = timeout(RESYNC, taking).await;
         }
     }
 
@@ -387,7 +463,12 @@ impl AttachedBinding {
         pending().await
     }
 
-    fn receive<'a>(&'a self, delivery: Delivery, work: &Work<'a>) {
+    /// Reads a message, and passes each of its requests to `begin`.
+    fn receive(
+        &self,
+        delivery: Delivery,
+        mut begin: impl FnMut(Result<Ask, Box<Rejected>>, Arc<Held>),
+    ) {
         let span = self.intake.receive(&delivery);
         let _receive = span.entered();
         let (held, inbox) = Held::new(delivery, self.intake.metrics.clone());
@@ -433,7 +514,7 @@ impl AttachedBinding {
                     Err(Rejected::of(requester, &refusal))
                 }
             };
-            self.begin(ask_result, Arc::clone(&held), work);
+            begin(ask_result, Arc::clone(&held));
         };
         self.intake
             .read(&held.message, &limits, None, context, take);

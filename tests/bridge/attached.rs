@@ -1,6 +1,7 @@
 //! Attached agents: a program on the bus, called through every interface, and the outcome of calls when it misbehaves.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
@@ -31,6 +32,15 @@ impl Attached {
 
     /// With this time limit of calls.
     async fn open_for(env: &str, more: &str, call_timeout: &str) -> Self {
+        Self::open_with_limits(env, more, (call_timeout, "5s")).await
+    }
+
+    /// With these time limits of calls and of the drain.
+    async fn open_with_limits(
+        env: &str,
+        more: &str,
+        (call_timeout, drain_grace): (&str, &str),
+    ) -> Self {
         let directory = TempDir::new().unwrap();
         let server = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp_server.py");
         let effects = directory.path().join("effects");
@@ -48,7 +58,7 @@ agents:
       directory: {directory:?}
       {more}
 calls: {{ timeout: {call_timeout} }}
-http: {{ listen: '127.0.0.1:0', drain_grace: 5s }}
+http: {{ listen: '127.0.0.1:0', drain_grace: {drain_grace} }}
 admin: {{ listen: '127.0.0.1:0' }}
 ",
             directory = directory.path(),
@@ -71,7 +81,7 @@ admin: {{ listen: '127.0.0.1:0' }}
                 return;
             }
             assert!(start.elapsed() < SOON, "{lines:?}, not {expected:?}");
-            sleep(std::time::Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     }
 
@@ -84,7 +94,7 @@ admin: {{ listen: '127.0.0.1:0' }}
                 return;
             }
             assert!(start.elapsed() < SOON, "no {line} in {metrics}");
-            sleep(std::time::Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     }
 
@@ -101,10 +111,47 @@ admin: {{ listen: '127.0.0.1:0' }}
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 
+    /// The next announcement of the agent, on the topic `cards`, with this lease.
+    async fn until_announced(cards: &mut Consumer, lease: &str) -> Value {
+        loop {
+            let card = received(cards).await;
+            let about = card["capabilities"]["extensions"][0]["params"].clone();
+            if about["lease"] == lease {
+                return about;
+            }
+        }
+    }
+
+    /// Stops the bridge, and waits until its binding has been told: it announces the agent for the last time.
+    async fn begin_to_stop(&self) {
+        let mut cards = reader(&self.front.memory, "cards", "cards").await;
+        Self::until_announced(&mut cards, "90s").await;
+        self.front.stop.cancel();
+        Self::until_announced(&mut cards, "40s").await;
+    }
+
     async fn end(self) {
         self.front.stop.cancel();
         timeout(SOON, self.front.running).await.unwrap().unwrap();
     }
+}
+
+/// A reader of a topic, in a group.
+async fn reader(memory: &Memory, topic: &str, group: &'static str) -> Consumer {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new(topic.to_owned()).unwrap()],
+        reading: Reading::Group(group.into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    };
+    memory.subscribe(subscription).await.unwrap()
+}
+
+/// The next message of a reader, which is JSON.
+async fn received(consumer: &mut Consumer) -> Value {
+    let delivery = timeout(SOON, consumer.recv()).await.unwrap().unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap()
 }
 
 fn call(tool: &str) -> Value {
@@ -557,7 +604,7 @@ async fn a_program_that_ignores_the_end_of_its_input_and_sigterm_is_killed() {
     let start = Instant::now();
     while processes.iter().any(|it| is_alive(it)) {
         assert!(start.elapsed() < SOON, "{processes:?} are still there");
-        sleep(std::time::Duration::from_millis(10)).await;
+        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -665,16 +712,8 @@ struct Producer<'a> {
 impl<'a> Producer<'a> {
     async fn new(attached: &'a Attached) -> Self {
         let memory: &Memory = &attached.front.memory;
-        let answers = memory.subscribe(Subscription {
-            topics: vec![TopicFilter::new("answers".to_owned()).unwrap()],
-            reading: Reading::Group("test".into()),
-            budget_bytes: 1 << 20,
-            budget_messages: 100,
-        });
-        Self {
-            memory,
-            answers: answers.await.unwrap(),
-        }
+        let answers = reader(memory, "answers", "test").await;
+        Self { memory, answers }
     }
 
     /// Publishes a CloudEvent that names a call and expects an answer.
@@ -901,5 +940,71 @@ async fn a_question_of_a_cancelled_call_goes_to_no_other_client() {
     producer.publish(&call("ask"), &[]).await;
     let (_, question) = producer.next().await;
     assert_eq!(question["method"], "sampling/createMessage", "{question}");
+    attached.end().await;
+}
+
+/// The options of an agent that asks, and whose bridge says when it stops.
+const STOPS: &str = "concurrency: 1\n      reply_topics: [answers]\n      announce: cards";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_stops_takes_answers_to_questions_and_leaves_new_requests() {
+    let attached = Attached::open_with_limits("", STOPS, ("1m", "2m")).await;
+    let mut producer = Producer::new(&attached).await;
+    producer.publish(&call("ask"), &[]).await;
+    let (_, question) = producer.next().await;
+    assert_eq!(question["method"], "sampling/createMessage", "{question}");
+    attached.begin_to_stop().await;
+    let mut new = call("effect");
+    new["id"] = json!(2);
+    producer.publish(&new, &[]).await;
+    let result = json!({ "text": "mine" });
+    let answer = json!({ "jsonrpc": "2.0", "id": question["id"], "result": result });
+    producer.publish(&answer, &[]).await;
+    let (_, answer) = producer.next().await;
+    assert_eq!(answer["result"]["content"][0]["text"], "mine", "{answer}");
+    let (effects, memory) = (attached.effects(), attached.front.memory.connect());
+    timeout(SOON, attached.front.running)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(std::fs::read_to_string(effects).unwrap(), "mine\n");
+    // The next process of the group gets the request.
+    let mut requests = reader(&memory, "attached.fixture", "agent-fixture").await;
+    assert_eq!(received(&mut requests).await["id"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_stops_takes_the_cancel_of_a_call() {
+    let section = STOPS.replace("concurrency: 1", "concurrency: 2");
+    let attached = Attached::open_with_limits("", &section, ("1m", "2m")).await;
+    let producer = Producer::new(&attached).await;
+    let mut other = call("hang");
+    other["id"] = json!(2);
+    for call in [call("hang"), other] {
+        producer.publish(&call, &[]).await;
+    }
+    attached.until_effects(&["begun", "begun"]).await;
+    attached.begin_to_stop().await;
+    let cancel = |id: u32| json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } });
+    producer.publish(&cancel(1), &[]).await;
+    // The program runs until its other call has ended, too.
+    attached
+        .until_effects(&["begun", "begun", "cancelled"])
+        .await;
+    producer.publish(&cancel(2), &[]).await;
+    attached.end().await;
+}
+
+/// Otherwise a restart tells the clients of all bridges that the lists have changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_announced_once_all_its_lists_are_read() {
+    let attached = Attached::open_with(", HELD_PROMPTS: '1'", "announce: cards").await;
+    let mut cards = reader(&attached.front.memory, "cards", "cards").await;
+    let early = timeout(Duration::from_secs(2), cards.recv()).await;
+    assert!(early.is_err(), "announced before its prompts are read");
+    attached.call("/rpc/fixture", "effect").await;
+    let about = Attached::until_announced(&mut cards, "90s").await;
+    assert!(about["lists"]["tools"].as_u64().unwrap() > 0, "{about}");
+    assert!(about["lists"]["prompts"].as_u64().unwrap() > 0, "{about}");
     attached.end().await;
 }

@@ -824,6 +824,30 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_stops_shortens_the_lease_of_its_agents() {
+    let address = Site::start().await.address;
+    let front = silent(address).await;
+    let mut cards = consumer(&front, "cards").await;
+    let mut lease = async || {
+        let card = next(&mut cards).await.body.unwrap_or_default();
+        let card: Value = serde_json::from_slice(&card).unwrap();
+        card["capabilities"]["extensions"][0]["params"]["lease"].clone()
+    };
+    let listener = TcpListener::bind(address).await.unwrap();
+    let closing = tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await);
+        }
+    });
+    assert_eq!(lease().await, "90s");
+    front.stop.cancel();
+    // Another announcement may have come first.
+    while lease().await != "40s" {}
+    closing.abort();
+    timeout(SOON, front.running).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_unavailable_server_changes_no_mcp_list() {
     let mut site = Site::start().await;
     let front = silent(site.address).await;

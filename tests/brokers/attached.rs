@@ -30,6 +30,27 @@ agents:
     )
 }
 
+/// The configuration of a bridge that attaches the program on Kafka. Creates the topics for that.
+async fn on_kafka(
+    plain: &Plain,
+    (kafka, name): (&str, &str),
+    directory: &Path,
+    timeout: &str,
+) -> String {
+    for topic in ["fixture", "answers", "dlq"] {
+        plain.create(&format!("{name}.{topic}"), 1).await;
+    }
+    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
+    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
+    format!(
+        "
+instance: test
+transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
+calls: {{ timeout: {timeout}, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
+        agent(directory, &to, &more)
+    )
+}
+
 fn call(tool: &str) -> String {
     let params = json!({ "name": tool, "arguments": {} });
     json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string()
@@ -97,19 +118,8 @@ async fn a_plain_kafka_producer_calls_an_attached_program() {
         unique("attached"),
         TempDir::new().unwrap(),
     );
-    for topic in ["fixture", "answers", "dlq"] {
-        plain.create(&format!("{name}.{topic}"), 1).await;
-    }
-    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-    let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
-    let bridge = Running::start(&format!(
-        "
-instance: test
-transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
-calls: {{ timeout: 1m, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
-        agent(directory.path(), &to, &more)
-    ))
-    .await;
+    let config = on_kafka(&plain, (&kafka, &name), directory.path(), "1m").await;
+    let bridge = Running::start(&config).await;
     let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
     let answers = plain.read(&place, 1);
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -152,19 +162,8 @@ impl Recorded {
         let kafka = named(Kind::Kafka)?;
         let (plain, name) = (Plain::new(&kafka), unique("attached"));
         let directory = TempDir::new().unwrap();
-        for topic in ["fixture", "answers", "dlq"] {
-            plain.create(&format!("{name}.{topic}"), 1).await;
-        }
-        let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-        let more = format!("reply_topics: ['{name}.answers'], dead_letter: {name}.dlq");
-        let config = format!(
-            "
-instance: test
-transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'] }} }}
-state: {{ log: bus, create: true, prefix: {name}.state }}
-calls: {{ timeout: {timeout}, reply_topic: {name}.replies, reply_partitions: 1 }}{}",
-            agent(directory.path(), &to, &more)
-        );
+        let config = on_kafka(&plain, (&kafka, &name), directory.path(), timeout).await;
+        let config = format!("{config}\nstate: {{ log: bus, create: true, prefix: {name}.state }}");
         let place = format!("{name}.answers");
         Some(Self {
             answers: plain.read(&place, 1),
@@ -410,6 +409,22 @@ async fn a_changed_list_is_read_by_every_bridge_that_attaches_the_server() {
     }
 }
 
+/// The headers of an event that names a call: only a call can be asked.
+fn event_headers() -> async_nats::HeaderMap {
+    let mut headers = async_nats::HeaderMap::new();
+    for (name, value) in [
+        ("ce-specversion", "1.0"),
+        ("ce-id", "e-1"),
+        ("ce-source", "/test"),
+        ("ce-type", "test"),
+        ("ce-callid", "c-1"),
+        ("content-type", "application/json"),
+    ] {
+        headers.insert(name, value);
+    }
+    headers
+}
+
 /// On NATS any of the bridges gets a message about a request, not only the one that has the request.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {
@@ -423,19 +438,8 @@ async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {
     let (subject, inbox) = (format!("{name}.fixture"), client.new_inbox());
     let mut answers = client.subscribe(inbox.clone()).await.unwrap();
     let publish = |message: Value| {
-        let mut headers = async_nats::HeaderMap::new();
-        // Only a call can be asked.
-        for (name, value) in [
-            ("ce-specversion", "1.0"),
-            ("ce-id", "e-1"),
-            ("ce-source", "/test"),
-            ("ce-type", "test"),
-            ("ce-callid", "c-1"),
-            ("content-type", "application/json"),
-        ] {
-            headers.insert(name, value);
-        }
         let body = message.to_string().into();
+        let headers = event_headers();
         client.publish_with_reply_and_headers(subject.clone(), inbox.clone(), headers, body)
     };
     // So many that chance alone cannot deliver them all correctly.
@@ -487,4 +491,153 @@ async fn answers_and_cancels_reach_the_bridge_that_has_the_request() {
     for bridge in bridges {
         bridge.stop().await;
     }
+}
+
+/// A bridge on NATS that attaches the program, and a client of it.
+struct Served {
+    name: String,
+    directory: TempDir,
+    bridge: Running,
+    client: async_nats::Client,
+    inbox: String,
+    answers: async_nats::Subscriber,
+    cards: async_nats::Subscriber,
+}
+
+impl Served {
+    async fn open(nats: &str) -> Self {
+        let (name, directory) = (unique("attached"), TempDir::new().unwrap());
+        let client = nats_client(nats).await;
+        let inbox = client.new_inbox();
+        let answers = client.subscribe(inbox.clone()).await.unwrap();
+        let cards = client.subscribe(format!("{name}.cards")).await.unwrap();
+        client.flush().await.unwrap();
+        let options = format!("concurrency: 1, announce: {name}.cards");
+        let agent = agent_in(&directory, &name, &options);
+        let bridge = Running::start(&format!(
+            "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}
+calls: {{ timeout: 5m, max_timeout: 5m, reply_topic: {name}.replies }}{agent}"
+        ))
+        .await;
+        Self {
+            name,
+            directory,
+            bridge,
+            client,
+            inbox,
+            answers,
+            cards,
+        }
+    }
+
+    fn subject(&self) -> String {
+        format!("{}.fixture", self.name)
+    }
+
+    async fn publish(&self, message: &Value) {
+        let (body, headers) = (message.to_string().into(), event_headers());
+        let (subject, inbox) = (self.subject(), self.inbox.clone());
+        let published = self
+            .client
+            .publish_with_reply_and_headers(subject, inbox, headers, body);
+        published.await.unwrap();
+    }
+
+    /// The next answer: its header `ce-failurereason`, if it has one, and its body.
+    async fn answer(&mut self) -> (Option<String>, Value) {
+        let answer = within("the answer", self.answers.next()).await.unwrap();
+        let reason = answer.headers.as_ref();
+        let reason = reason.and_then(|headers| headers.get("ce-failurereason"));
+        let reason = reason.map(|reason| reason.as_str().to_owned());
+        (reason, serde_json::from_slice(&answer.payload).unwrap())
+    }
+
+    /// Calls the tool that asks. Returns the id of its question.
+    async fn question(&mut self) -> Value {
+        self.publish(&serde_json::from_str(&call("ask")).unwrap())
+            .await;
+        let (_, question) = self.answer().await;
+        assert_eq!(question["method"], "sampling/createMessage", "{question}");
+        question["id"].clone()
+    }
+
+    async fn until_announced(&mut self, lease: &str) {
+        let lease = format!("\"lease\":\"{lease}\"");
+        within("the announcement", async {
+            loop {
+                let card = self.cards.next().await.unwrap();
+                if std::str::from_utf8(&card.payload).unwrap().contains(&lease) {
+                    return;
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// Core NATS gives each message to one process of the queue group, and never again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bridge_that_stops_takes_answers_and_cancels_and_leaves_new_requests_to_others() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let mut served = Served::open(&nats).await;
+    served.until_announced("90s").await;
+    let question = served.question().await;
+    // It waits for its turn.
+    let mut waiting: Value = serde_json::from_str(&call("hang")).unwrap();
+    waiting["id"] = json!(2);
+    served.publish(&waiting).await;
+    served.bridge.begin_to_stop();
+    served.until_announced("40s").await;
+    let group = "agent-fixture".to_owned();
+    let other = served.client.queue_subscribe(served.subject(), group);
+    let mut other = other.await.unwrap();
+    within("it leaves the queue group", async {
+        let nothing = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        // So many that chance alone cannot bring them all to the other member.
+        let mut in_a_row = 0;
+        while in_a_row < 20 {
+            served.publish(&nothing).await;
+            let next = tokio::time::timeout(Duration::from_millis(200), other.next());
+            in_a_row = next.await.map_or(0, |_| in_a_row + 1);
+        }
+    })
+    .await;
+    let mut new: Value = serde_json::from_str(&call("effect")).unwrap();
+    new["id"] = json!(3);
+    served.publish(&new).await;
+    within("the new request", async {
+        while other.next().await.unwrap().payload != new.to_string() {}
+    })
+    .await;
+    let params = json!({ "requestId": 2 });
+    let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+    served.publish(&cancel).await;
+    let result = json!({ "text": "mine" });
+    served
+        .publish(&json!({ "jsonrpc": "2.0", "id": question, "result": result }))
+        .await;
+    let (_, answer) = served.answer().await;
+    assert_eq!(answer["result"]["content"][0]["text"], "mine", "{answer}");
+    served.bridge.stop().await;
+    assert_eq!(effects(served.directory.path()), ["mine"]);
+}
+
+/// Nobody else would answer it, and its requester would wait until its own deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_has_not_ended_when_its_bridge_stops_gets_answer_lost() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let mut served = Served::open(&nats).await;
+    served.question().await;
+    served.bridge.begin_to_stop();
+    let (reason, answer) = served.answer().await;
+    assert_eq!(reason.as_deref(), Some("answer_lost"), "{answer}");
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(why.contains("stopped during the request"), "{answer}");
+    served.bridge.stop().await;
 }

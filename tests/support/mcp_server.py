@@ -172,13 +172,18 @@ def answer(number, method, params):
             threading.Event().wait()
         return {
             "protocolVersion": params["protocolVersion"],
-            "capabilities": {"tools": {}},
+            "capabilities": {"tools": {}, "prompts": {}} if os.environ.get("HELD_PROMPTS") else {"tools": {}},
             "serverInfo": {"name": "fixture", "version": "7"},
         }
     if method == "tools/list":
         return {"tools": TOOLS + [tool("grown")] * has_grown()}
     if method == "tools/call":
         return call(number, params)
+    if method == "prompts/list" and os.environ.get("HELD_PROMPTS"):
+        # Until a tool has had an effect.
+        while not os.path.exists(os.environ["EFFECTS"]):
+            time.sleep(0.01)
+        return {"prompts": []}
     if method == "resources/subscribe":
         effect(f"{os.getpid()} watches {params['uri']}")
         watched.add(params["uri"])

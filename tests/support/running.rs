@@ -136,6 +136,11 @@ impl Running {
         self.readiness.report()
     }
 
+    /// Begins to drain it.
+    pub fn begin_to_stop(&self) {
+        self.stop.cancel();
+    }
+
     /// Drains it.
     ///
     /// # Panics

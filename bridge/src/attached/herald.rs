@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The announcement is never revoked, because another process may attach the same agent. It expires with the lease in
-//! its card.
+//! its card. When the process stops, a last announcement shortens that lease. If another process announces the agent,
+//! its next announcement restores the lease.
 //!
 //! Source: docs/protocols/mcp.md §11.
 
@@ -16,6 +17,7 @@ use a2abus_plugin::Text;
 use a2abus_transports::{Address, Message, Topic, TransportError, TransportErrorKind};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::bus::BusId;
 use crate::bus::delivery::{Publisher, jittered};
@@ -44,6 +46,11 @@ pub(crate) struct Herald {
 /// The lease of an announcement, and the interval between announcements. Two in a row may get lost.
 const LEASE: &str = "90s";
 const EVERY: Duration = Duration::from_secs(30);
+/// The lease of the last announcement of a process that stops. It is longer than the interval, so that an agent that
+/// another process also announces stays known.
+const LAST_LEASE: &str = "40s";
+/// How long a process that stops waits until its last announcement is published.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// How often a repeated failure is logged.
 const REMIND: Duration = Duration::from_secs(3600);
 /// How often to check for changes to announce.
@@ -63,8 +70,37 @@ enum Unannounced {
 // === impl Herald ===
 
 impl Herald {
-    /// Announces the agent periodically, while `can_be_shown` holds.
-    pub(super) async fn run(&self, can_be_shown: impl Fn(&Registry) -> bool) {
+    /// Announces the agent periodically, while `can_be_shown` holds, until `stop`. Then shortens its lease.
+    pub(super) async fn run(
+        &self,
+        can_be_shown: impl Fn(&Registry) -> bool,
+        stop: &CancellationToken,
+    ) {
+        let mut announced = None;
+        let announcing = self.announce_always(can_be_shown, &mut announced);
+        stop.run_until_cancelled(announcing).await;
+        let Some(card) = announced else {
+            return;
+        };
+        let farewell = timeout(FAREWELL, self.announce(&card, LAST_LEASE)).await;
+        let why = match farewell {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("the bus did not confirm it within {FAREWELL:?}"),
+        };
+        tracing::warn!(
+            agent = %self.agent, topic = %self.topic, why,
+            "the last announcement of an attached agent was not published: other bridges call the agent until its lease of {LEASE} ends"
+        );
+    }
+
+    /// Announces the agent periodically. `announced` is the card as it was last announced, even if that is not confirmed
+    /// yet; `None` while it cannot be shown.
+    async fn announce_always(
+        &self,
+        can_be_shown: impl Fn(&Registry) -> bool,
+        announced: &mut Option<Arc<AgentCardConfig>>,
+    ) {
         let card = |agents: &Agents| agents.get(&self.agent).map(|(_, card)| Arc::clone(card));
         let mut agents = self.registry.watch();
         let mut reported = None;
@@ -72,10 +108,18 @@ impl Herald {
             let shown = card(&agents.borrow_and_update());
             let pause = match &shown {
                 Some(shown) if can_be_shown(&self.registry) => {
-                    self.note(self.announce(shown).await, &mut reported);
+                    let before = announced.replace(Arc::clone(shown));
+                    let done = self.announce(shown, LEASE).await;
+                    if done.is_err() {
+                        *announced = before;
+                    }
+                    self.note(done, &mut reported);
                     EVERY
                 }
-                _ => CHECK_INTERVAL,
+                _ => {
+                    *announced = None;
+                    CHECK_INTERVAL
+                }
             };
             let changed = agents.wait_for(|agents| card(agents) != shown);
             // The sender of this channel is in the registry, which this task keeps alive.
@@ -83,9 +127,9 @@ impl Herald {
         }
     }
 
-    /// Publishes the card once.
-    async fn announce(&self, card: &AgentCardConfig) -> Result<(), Unannounced> {
-        let document = self.document(card).ok_or(Unannounced::TooLarge)?;
+    /// Publishes the card once, with this lease.
+    async fn announce(&self, card: &AgentCardConfig, lease: &str) -> Result<(), Unannounced> {
+        let document = self.document(card, lease).ok_or(Unannounced::TooLarge)?;
         Ok(self.publish(document).await?)
     }
 
@@ -145,12 +189,12 @@ impl Herald {
 
     /// The card with the extension `urn:a2abus:bus`, with as many skills as fit. `None` if it is too large without any
     /// skills.
-    fn document(&self, card: &AgentCardConfig) -> Option<String> {
+    fn document(&self, card: &AgentCardConfig, lease: &str) -> Option<String> {
         let mut most = ITEMS;
         loop {
             let skills = &card.skills[..card.skills.len().min(most)];
             let bus = json!({
-                "agent": self.agent.as_str(), "topic": self.requests.as_str(), "lease": LEASE,
+                "agent": self.agent.as_str(), "topic": self.requests.as_str(), "lease": lease,
                 "protocol": card.speaks(), "lists": card.lists,
             });
             let mut extensions = vec![json!({ "uri": EXTENSION, "params": bus })];

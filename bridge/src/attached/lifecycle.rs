@@ -1,6 +1,7 @@
 //! Whether an attached MCP server is up, and its description of itself.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(super) struct Lifecycle {
     health: Health,
     /// The versions of the server's lists when they were last read, in this run or an earlier one.
     versions: Mutex<ListVersions>,
+    /// Whether a run has tried to read all lists.
+    has_read_lists: AtomicBool,
     pub(super) watched: Arc<Watched>,
     log: Arc<Log>,
 }
@@ -100,6 +103,7 @@ impl Lifecycle {
             registry: Arc::clone(registry),
             health,
             versions: Mutex::default(),
+            has_read_lists: AtomicBool::new(false),
             watched: Arc::default(),
             log: Arc::clone(log),
         }
@@ -130,9 +134,10 @@ impl Lifecycle {
         }
     }
 
-    /// Whether its last run is up.
-    pub(super) fn is_up(&self) -> bool {
-        self.health.is_up()
+    /// Whether its last run is up, and its card has the versions of all lists that can be read. Until then, the versions
+    /// differ from those that an earlier process announced, although no list has changed.
+    pub(super) fn is_complete(&self) -> bool {
+        self.health.is_up() && self.has_read_lists.load(Ordering::Acquire)
     }
 
     /// Marks the server as unreachable until its restart. Calls wait for the restart.
@@ -221,6 +226,7 @@ impl Lifecycle {
                 card.lists = Some(self.versions());
                 self.registry.describe(&self.log.agent, card.clone());
             }
+            self.has_read_lists.store(true, Ordering::Release);
             if unread.is_empty() {
                 pause = RETRY_PAUSES[0];
             }

@@ -413,6 +413,16 @@ impl Link {
         }
     }
 
+    /// Whether a question is open.
+    pub(super) fn is_asking(&self) -> bool {
+        !self.open().questions.is_empty()
+    }
+
+    /// Whether a question with this id is open.
+    pub(super) fn asks(&self, id: &Id) -> bool {
+        self.open().questions.contains_key(id.token())
+    }
+
     /// Passes a client's answer on to the server, with the server's own id. Returns whether it answers an open
     /// question.
     pub(super) async fn reply(&self, body: &Bytes, id: &Id) -> Result<bool, Disconnected> {

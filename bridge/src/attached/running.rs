@@ -59,6 +59,13 @@ impl Running {
             .for_each(|entered| entered.is_executed = true);
     }
 
+    /// Whether this bridge executes a delivery.
+    pub(super) fn is_executed(&self, id: &Text, number: u64) -> bool {
+        let same = self.by_id.get(id);
+        same.and_then(|same| same.get(&number))
+            .is_some_and(|entered| entered.is_executed)
+    }
+
     pub(super) fn leave(&mut self, id: &Text, number: u64) {
         if let Some(same) = self.by_id.get_mut(id) {
             same.remove(&number);
@@ -66,6 +73,11 @@ impl Running {
                 self.by_id.remove(id);
             }
         }
+    }
+
+    /// Whether a request with this id is in progress.
+    pub(super) fn has(&self, id: &Text) -> bool {
+        self.by_id.contains_key(id)
     }
 
     /// Cancels all deliveries of the request with this id, unless several requests have it.

@@ -46,6 +46,10 @@ struct CallResult {
 
 /// Maximum number of messages that precede an answer and wait for the bus.
 const QUEUE: usize = 64;
+/// How long before the deadline of a request its error is sent, so that it arrives in time: this part of the time that
+/// is left, at most so much.
+const EARLY_PART: u32 = 50;
+const MAX_EARLY: Duration = Duration::from_millis(100);
 /// The pause between attempts to claim a request.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -176,8 +180,21 @@ impl AttachedBinding {
     ) {
         let deadlines = Deadlines::of(&request, self.bounds);
         let claim = request.claim(deadlines.last - Instant::now());
-        let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
-        let answer = cancelled.run_until_cancelled(answered).await;
+        // Any other request is redelivered.
+        let may_be_left = request.identity.is_some();
+        let answer = match !may_be_left && self.ending.is_cancelled() {
+            true => Some(self.stopped(&request, number)),
+            false => {
+                let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
+                tokio::select! {
+                    biased;
+                    answer = cancelled.run_until_cancelled(answered) => answer,
+                    () = self.ending.cancelled(), if !may_be_left => {
+                        Some(self.stopped(&request, number))
+                    }
+                }
+            }
+        };
         self.running().leave(&request.id, number);
         match answer {
             Some(answer) => self.publish(&request, answer, &held).await,
@@ -191,6 +208,18 @@ impl AttachedBinding {
             }
         }
         held.done();
+    }
+
+    /// The error of a request that has not ended when this process stops.
+    fn stopped(&self, request: &Request, number: u64) -> Answer {
+        let failure = match self.running().is_executed(&request.id, number) {
+            true => Failure::new(failure::Reason::AnswerLost, STOPPED),
+            false => Failure::new(failure::Reason::AgentUnavailable, NOT_BEGUN),
+        };
+        if let Some(suppressed) = self.log.late.allow() {
+            tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), reason = failure.reason_code(), suppressed, "this process stops before the answer to a request: its requester gets an error");
+        }
+        Answer::failed(&failure, &request.recipient())
     }
 
     /// Publishes an answer. If that is impossible, for example because it is too large, the requester gets the reason.
@@ -321,8 +350,15 @@ impl AttachedBinding {
                 }
                 Err(error) => {
                     drop(turn);
-                    if let Some(suppressed) = self.log.unclaimed.allow() {
-                        tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded in the log: it waits, so that it is not executed twice");
+                    let is_over = Instant::now() >= until;
+                    match self.log.unclaimed.allow() {
+                        Some(suppressed) if is_over => {
+                            tracing::warn!(binding = %self.intake.name, ?left, %error, suppressed, "the deadline of a request passed before it was recorded in the log: it is not executed");
+                        }
+                        Some(suppressed) => {
+                            tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded in the log: it waits, so that it is not executed twice");
+                        }
+                        None => {}
                     }
                     if timeout_at(until, sleep(PAUSE)).await.is_err() {
                         return failed(late("the request could not be recorded in the log"));
@@ -346,6 +382,7 @@ impl AttachedBinding {
     async fn worked(&self, request: &Request, deadlines: &Deadlines) -> CallResult {
         let identity = request.identity.as_ref();
         self.running().execute(&request.id, identity);
+        let began = Instant::now();
         let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {
             sender,
@@ -384,7 +421,7 @@ impl AttachedBinding {
         let answer = deadlines.limit(pin!(both)).await;
         let answer = answer.unwrap_or_else(|| {
             if let Some(suppressed) = self.log.late.allow() {
-                tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "the server of an attached agent did not answer a request in time");
+                tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), waited = ?began.elapsed(), suppressed, "the server of an attached agent did not answer a request in time");
             }
             Err(late("its server did not answer in time"))
         });
@@ -413,17 +450,22 @@ impl AttachedBinding {
 
 impl Deadlines {
     fn of(request: &Request, bounds: Bounds) -> Self {
+        Self::new(request.left, request.requester.is_call(), bounds)
+    }
+
+    /// `wanted` is the time limit that the request sets. Only calls from a bridge may be extended: that bridge cancels
+    /// the call when its caller stops waiting. Nobody would cancel other requests.
+    fn new(wanted: Option<Duration>, is_call: bool, bounds: Bounds) -> Self {
         let now = Instant::now();
-        let left = request.left.unwrap_or(bounds.usual).min(bounds.longest);
-        // Only calls from a bridge may be extended: that bridge cancels the call when its caller stops waiting. Nobody
-        // would cancel other requests.
-        let (between_parts, longest) = if request.requester.is_call() {
-            (bounds.usual.max(left), bounds.longest_stream.max(left))
-        } else {
-            (left, left)
+        let left = wanted.unwrap_or(bounds.usual).min(bounds.longest);
+        let (between_parts, longest) = match is_call {
+            true => (bounds.usual.max(left), bounds.longest_stream.max(left)),
+            false => (left, left),
         };
+        // The requester of a request without a time limit may wait longer.
+        let early = wanted.map_or(Duration::ZERO, |_| (left / EARLY_PART).min(MAX_EARLY));
         Self {
-            next: Mutex::new(now + left),
+            next: Mutex::new(now + left - early),
             between_parts,
             last: now + longest,
         }
@@ -491,6 +533,12 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
 /// Why calls fail when their program or session has ended.
 const GONE: &str = "the server of this agent exited, or its session ended, during the request, which may have been executed";
 
+/// Why requests fail that wait for their turn when their process stops.
+const NOT_BEGUN: &str = "the bridge of this agent stopped before it began the request";
+/// Why requests in progress fail when their process stops.
+const STOPPED: &str =
+    "the bridge of this agent stopped during the request, which may have been executed";
+
 /// Why a request is not executed now, if the log cannot tell whether it was executed before.
 const LATE: &str = "the request arrived after its deadline";
 /// Why a request did not reach the server.
@@ -514,4 +562,36 @@ fn unread(why: &str) -> Failure {
 fn lost() -> Failure {
     let message = "this request was started before and its answer is unknown: it is not repeated, because it may have had an effect";
     Failure::new(failure::Reason::AnswerLost, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bridge that made the call stops waiting at the deadline itself, and then names another cause.
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_sent_a_little_before_the_deadline_of_the_requester() {
+        let bounds = Bounds {
+            concurrency: 1,
+            usual: Duration::from_secs(30),
+            longest: Duration::from_secs(60),
+            longest_stream: Duration::from_secs(600),
+        };
+        let limit = |milliseconds: Option<u64>, is_call| {
+            let wanted = milliseconds.map(Duration::from_millis);
+            let deadlines = Deadlines::new(wanted, is_call, bounds);
+            (deadlines.next() - Instant::now()).as_millis()
+        };
+        for (wanted, expected) in [
+            (None, 30_000),
+            (Some(0), 0),
+            (Some(1_000), 980),
+            (Some(5_000), 4_900),
+            (Some(100_000), 59_900),
+        ] {
+            for is_call in [true, false] {
+                assert_eq!(limit(wanted, is_call), expected, "{wanted:?} {is_call}");
+            }
+        }
+    }
 }

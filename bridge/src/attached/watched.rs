@@ -159,20 +159,38 @@ impl Watched {
         self.to_settle.notify_one();
     }
 
-    /// Takes the resources that clients have subscribed to at any replica, and forgets old requests. Returns how many
-    /// resources are too many: their changes will not be reported.
+    /// A client has subscribed to a resource, at any replica. If there is no room for it, the next comparison with the log
+    /// says so.
+    pub(super) fn add(&self, uri: Text) {
+        let mut resources = self.resources();
+        if resources.logged.len() >= MOST {
+            return;
+        }
+        resources.logged.insert(uri.clone());
+        if !resources.asked.contains(&uri) {
+            resources.to_settle.insert(uri);
+            drop(resources);
+            self.to_settle.notify_one();
+        }
+    }
+
+    /// Takes the resources that clients have subscribed to at any replica, and forgets requests that are old, or whose
+    /// resource has left the log: another bridge may have received the request that ends them. Returns how many resources
+    /// are too many: their changes will not be reported.
     pub(super) fn follow(&self, logged: BTreeSet<Text>) -> usize {
         let surplus = logged.len().saturating_sub(MOST);
-        let mut resources = self.resources();
-        // The first in order, so that the choice is the same each time.
-        resources.logged = logged.into_iter().take(MOST).collect();
-        let now = Instant::now();
-        resources.requested.retain(|_, requested| {
+        let mut guard = self.resources();
+        let resources = &mut *guard;
+        let (before, now) = (&resources.logged, Instant::now());
+        resources.requested.retain(|uri, requested| {
             let accepted = requested.accepted;
             requested.accepted = accepted.filter(|at| now.duration_since(*at) < LIFE);
-            requested.is_open()
+            let has_ended = before.contains(uri) && !logged.contains(uri);
+            requested.is_open() && !has_ended
         });
-        self.settle(resources);
+        // The first in order, so that the choice is the same each time.
+        resources.logged = logged.into_iter().take(MOST).collect();
+        self.settle(guard);
         surplus
     }
 
@@ -194,13 +212,23 @@ impl Watched {
         next(&self.to_settle, || self.resources().next_demand()).await
     }
 
-    /// The server has answered, even if it refuses: it is not asked again in this run.
+    /// The server has answered, even if it refuses: it is not asked again in this run, unless the clients have changed
+    /// their minds meanwhile.
     pub(super) fn answered(&self, demand: Demand) {
         let mut resources = self.resources();
-        match demand {
-            Demand::Subscribe(uri) => resources.asked.insert(uri),
-            Demand::Unsubscribe(uri) => resources.asked.remove(&uri),
+        let (uri, is_asked) = match demand {
+            Demand::Subscribe(uri) => (uri, true),
+            Demand::Unsubscribe(uri) => (uri, false),
         };
+        match is_asked {
+            true => resources.asked.insert(uri.clone()),
+            false => resources.asked.remove(&uri),
+        };
+        if resources.is_watched(&uri) != is_asked {
+            resources.to_settle.insert(uri);
+            drop(resources);
+            self.to_settle.notify_one();
+        }
     }
 
     /// Takes a change that the server reports. Returns `false` if no client has subscribed to the resource, or to one
@@ -484,6 +512,55 @@ mod tests {
         assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
         assert!(!watched.report_change(&message("a")));
         assert!(watched.report_change(&message("b")));
+    }
+
+    #[test]
+    fn a_subscription_that_is_recorded_counts_at_once() {
+        let watched = Watched::default();
+        watched.add("a".into());
+        assert_eq!(demands(&watched), ["resources/subscribe a"]);
+        assert!(watched.report_change(&message("a")));
+        watched.add("a".into());
+        // The request of the client came first.
+        subscribe(&watched, "b");
+        watched.add("b".into());
+        assert_eq!(demands(&watched), [""; 0]);
+    }
+
+    #[test]
+    fn the_end_of_a_subscription_in_the_log_applies_to_the_request_for_it() {
+        let watched = Watched::default();
+        // This one is not in the log: its client uses no bridge that shares it.
+        subscribe(&watched, "plain");
+        subscribe(&watched, "a");
+        watched.follow(["a".into()].into());
+        // This one begins and ends between two comparisons.
+        watched.add("b".into());
+        subscribe(&watched, "b");
+        // The server has not answered this request yet.
+        watched.add("c".into());
+        let open = watched.track(SUBSCRIBE, &message("c"));
+        assert_eq!(demands(&watched), [""; 0]);
+        watched.follow(BTreeSet::new());
+        let ended = ["a", "b", "c"].map(|uri| format!("resources/unsubscribe {uri}"));
+        assert_eq!(demands(&watched), ended);
+        // It may have received the end before the beginning.
+        open.answered(RESULT);
+        assert_eq!(demands(&watched), ["resources/unsubscribe c"]);
+        for uri in ["a", "b", "c"] {
+            assert!(!watched.report_change(&message(uri)), "{uri}");
+        }
+        assert!(watched.report_change(&message("plain")));
+    }
+
+    #[test]
+    fn a_client_that_leaves_while_the_server_is_asked_ends_the_subscription() {
+        let watched = Watched::default();
+        watched.add("a".into());
+        let demand = watched.next_demand().now_or_never().unwrap();
+        unsubscribe(&watched, "a");
+        watched.answered(demand);
+        assert_eq!(demands(&watched), ["resources/unsubscribe a"]);
     }
 
     #[tokio::test(start_paused = true)]

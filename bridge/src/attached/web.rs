@@ -211,8 +211,16 @@ impl From<NoResponse> for SendError {
     fn from(error: NoResponse) -> Self {
         Self {
             may_be_sent: error.may_be_sent,
-            why: error.to_string(),
+            why: explained(error.to_string()),
         }
+    }
+}
+
+/// The cause of a failed connection, with its cure if the words of the TLS client do not name it.
+fn explained(why: String) -> String {
+    match why.contains("InvalidContentType") {
+        true => format!("its port does not speak TLS, use http:// in the URL: {why}"),
+        false => why,
     }
 }
 
@@ -272,4 +280,17 @@ pub(super) fn error_text(message: &[u8]) -> Option<String> {
     }
     let message: Message = serde_json::from_slice(message).ok()?;
     Some(message.error.message.chars().take(MAX_TEXT).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_does_not_speak_tls_is_named() {
+        let corrupt = "received corrupt message of type InvalidContentType";
+        let why = explained(corrupt.to_owned());
+        assert!(why.contains("http://") && why.contains(corrupt), "{why}");
+        assert_eq!(explained("refused".to_owned()), "refused");
+    }
 }

@@ -32,7 +32,7 @@ const NO_FILE: &str = "a2abus attach";
   a2abus attach sums -c a2abus.yaml --url https://sums.example.com/rpc --protocol jsonrpc --header authorization=SUMS_TOKEN
 
 Runs until SIGTERM or Ctrl-C: reads the topic, calls the server, and publishes each answer to the topic that its request names. \
-A bridge that reads the topic of --announce with `role: discovery` finds the agent; \
+A bridge that reads the topic of --announce with `role: discovery` finds the agent, and forgets it within 40 s after this process has stopped, unless another process announces it; \
 any other bridge needs a route, such as `agents.NAME.to`, to call it. With -c it uses the transports of the file, and the state if that is on the bus; \
 the file's bindings, other agents and listeners are not started. Without such a state, the record of \
 completed requests is lost when the process ends. On Kafka the topics of --topic and --announce must exist."
@@ -194,6 +194,12 @@ impl AttachArgs {
             ("A2ABUS_HTTP__ENABLED", "false".to_owned()),
             ("A2ABUS_ADMIN__ENABLED", "false".to_owned()),
             ("A2ABUS_WORKFLOWS__ENABLED", "false".to_owned()),
+            // The bridges record answers and call webhooks. If this process shared that work, its death would delay it.
+            ("A2ABUS_CALLS__ENABLED", "false".to_owned()),
+            (
+                "A2ABUS_A2A__PUSH_NOTIFICATIONS__ENABLED",
+                "false".to_owned(),
+            ),
         ];
         let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
         // Not with `Config::load`: a reload would add the other parts of the file.
@@ -226,7 +232,7 @@ impl AttachArgs {
         };
         let document = json!({
             "transports": { BUS: transport }, "agents": self.agents(BUS, Some(kind))?,
-            "http": { "enabled": false }, "admin": { "enabled": false },
+            "http": { "enabled": false }, "admin": { "enabled": false }, "calls": { "enabled": false },
         });
         Ok(Attached {
             config: checked(Config::read(NO_FILE, &document.to_string(), []))?,
@@ -383,6 +389,8 @@ mod tests {
         ] {
             let config = args(line).unwrap().without_file().unwrap().config;
             assert_eq!(config.bindings.len(), 1, "{line}");
+            // It reads no answers to the calls of bridges.
+            assert!(config.reply_bindings().is_empty(), "{line}");
         }
         for (line, announced) in [
             ("a --nats nats://a:1 -- x", Some("agents.discovery.a")),
@@ -516,7 +524,7 @@ mod tests {
 transports: { k: { type: kafka, brokers: ['a:1'] } }
 bindings: [{ name: b, transport: k, topics: [t], group: g }]
 agents: { other: { description: Other., to: { transport: k, topic: o } } }
-a2a: { default_agent: other }
+a2a: { default_agent: other, push_notifications: { enabled: true } }
 ";
         std::fs::write(&file, text).unwrap();
         let line = format!(
@@ -530,5 +538,7 @@ a2a: { default_agent: other }
         let topics: Vec<&str> = topics.map(|topic| topic.as_str()).collect();
         assert_eq!(topics, ["agents.Mine"]);
         assert!(!config.http.enabled && !config.admin.enabled);
+        assert!(config.reply_bindings().is_empty());
+        assert!(!config.a2a.push_notifications.enabled);
     }
 }

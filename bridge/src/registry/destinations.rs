@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::{Topic, TopicFilter};
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::GlobSet;
 
 use super::card::Card;
 use crate::config::{
     AgentCardConfig, AsText, Config, DestinationConfig, RegistryDestination, Role, RouteConfig,
     TransportConfig, TransportType,
 };
-use crate::names::{Name, Template};
+use crate::names::{Name, Pattern, Template};
 use crate::route::{Route, RouteError};
 use crate::state::{LOGS, LogLocation, LogSpec};
 
@@ -167,16 +167,9 @@ fn topic_of(route: &Route, agent: &Name) -> Result<Topic, RouteError> {
 
 impl AllowedDestination {
     fn new(config: &RegistryDestination) -> Result<Self, globset::Error> {
-        let mut topics = GlobSetBuilder::new();
-        for pattern in &config.topics {
-            let text = pattern.text().as_str();
-            let literal = globset::escape(text);
-            let text = if pattern.is_glob() { text } else { &literal };
-            topics.add(GlobBuilder::new(text).build()?);
-        }
         Ok(Self {
             to: config.to.clone(),
-            topics: topics.build()?,
+            topics: Pattern::set(config.topics.iter().map(|pattern| &pattern.0))?,
         })
     }
 }

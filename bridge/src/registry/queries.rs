@@ -360,7 +360,7 @@ impl AgentQueries {
     /// Removes the answers of agents that are gone or whose card has changed.
     pub(super) fn forget_changed(&self, before: &Agents, now: &Agents) {
         let is_same = |name: &Text| match (before.get(name), now.get(name)) {
-            (Some((_, before)), Some((_, now))) => Arc::ptr_eq(before, now),
+            (Some((_, before)), Some((_, now))) => before == now,
             (before, now) => before.is_none() && now.is_none(),
         };
         self.cache().retain(|(name, _), _| is_same(name));
