@@ -391,6 +391,16 @@ impl Metrics {
         self.doors.limited(limit);
     }
 
+    /// The open streams of MCP clients for notifications.
+    pub(crate) fn mcp_streams(&self) -> &IntGauge {
+        &self.doors.mcp_streams
+    }
+
+    /// The subscriptions of MCP clients to resources.
+    pub(crate) fn mcp_subscriptions(&self) -> &IntGauge {
+        &self.doors.mcp_subscriptions
+    }
+
     /// Counts an execution that begins.
     pub fn workflow_started(&self) {
         self.workflows.started.inc();
@@ -736,7 +746,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_unit_in_its_name() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 65);
+        assert_eq!(metrics.definitions().len(), 67);
         // A gauge without a unit suffix is named after what it counts.
         let gauges = [
             "a2abus_config_last_reload_successful",
@@ -747,6 +757,8 @@ mod tests {
             "a2abus_paused_partitions",
             "a2abus_pending_calls",
             "a2abus_http_connections",
+            "a2abus_mcp_streams",
+            "a2abus_mcp_subscriptions",
             "a2abus_agent_calls_in_flight",
             "a2abus_workflow_executions",
             "a2abus_transport_up",

@@ -10,6 +10,7 @@ use std::fmt;
 
 use a2abus_plugin::Text;
 use a2abus_transports::Topic;
+use globset::{Glob, GlobSet, GlobSetBuilder};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -174,6 +175,23 @@ impl Pattern {
         Self(Text::from_static(text))
     }
 
+    /// What any of the patterns matches.
+    ///
+    /// # Errors
+    /// When a pattern is not a valid glob.
+    pub(crate) fn set<'a>(
+        patterns: impl IntoIterator<Item = &'a Self>,
+    ) -> Result<GlobSet, globset::Error> {
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns {
+            let text = pattern.0.as_str();
+            let literal = globset::escape(text);
+            let text = if pattern.is_glob() { text } else { &literal };
+            set.add(Glob::new(text)?);
+        }
+        set.build()
+    }
+
     /// Whether the text is a glob.
     #[must_use]
     pub fn is_glob(&self) -> bool {
@@ -231,7 +249,7 @@ impl GlobText {
     /// # Errors
     /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
-        globset::Glob::new(text)
+        Glob::new(text)
             .map(|_| Self(text.into()))
             .map_err(|error| format!("not a glob: {}", error.kind()))
     }

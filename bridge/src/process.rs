@@ -30,7 +30,7 @@ use crate::calls::reply_reader::ReplyReader;
 use crate::config::{HttpConfig, McpConfig};
 use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
-use crate::doors::{self, Door, Mounted};
+use crate::doors::{self, Door, Mounted, StateLines};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
@@ -52,6 +52,9 @@ const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 const CLOSE: Duration = Duration::from_secs(3);
 /// The part of the grace period that is reserved for bindings to finish messages in progress.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
+/// The rest of the grace period, for the errors of requests to attached agents that have not ended: a quarter of it, at
+/// most this.
+const MAX_ENDING: Duration = Duration::from_secs(2);
 /// How often suppressed log lines and dropped messages are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
@@ -294,7 +297,9 @@ impl Process {
         let stopping = stop();
         rest.spawn(async move { calls.send_cancels(cancels, stopping).await });
         if let Some(workflows) = self.workflows.clone() {
-            rest.spawn(until(stop(), workflows.keep_tidy()));
+            rest.spawn(until(stop(), workflows.clone().keep_tidy()));
+            let readiness = Arc::clone(&self.readiness);
+            rest.spawn(until(stop(), workflows.watch_store(readiness)));
         }
         if let Some(reload) = reload {
             rest.spawn(until(stop(), reload.run()));
@@ -345,6 +350,14 @@ impl Process {
         if let BindingService::Agent(agent) = &runner.work {
             let upstream = Arc::clone(agent.upstream());
             self.rest.spawn(upstream.run(self.order.rest.clone()));
+            let (drain, ending) = (self.order.drain.clone(), agent.ending().clone());
+            let left = self.grace - (self.grace / 4).min(MAX_ENDING);
+            let ends = async move {
+                drain.cancelled().await;
+                sleep(left).await;
+                ending.cancel();
+            };
+            self.rest.spawn(until(self.order.rest.clone(), ends));
         }
         let readiness = Arc::clone(&self.readiness);
         if runner.work.is_of_events() {
@@ -379,14 +392,7 @@ impl Process {
             passed,
             body_timeout: http.header_timeout.0,
             results,
-            state_failures: self.log.limit(
-                Level::ERROR,
-                "more requests could not read or store a record of the state",
-            ),
-            state_full: self.log.limit(
-                Level::WARN,
-                "more requests were refused because the memory of a state is full",
-            ),
+            state_lines: StateLines::new(&self.log),
         };
         let executor = self.workflows.clone();
         let executor = executor.map(|workflows| doors::workflows::router(door.clone(), workflows));
@@ -441,8 +447,10 @@ impl Process {
     /// Finishes the work in progress, within the grace period.
     async fn drain(&mut self) {
         let grace = self.grace;
+        let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         tracing::info!(
             grace_seconds = grace.as_secs(),
+            for_calls_seconds = (grace - for_bindings).as_secs(),
             pending_calls = self.calls.pending().len(),
             "draining"
         );
@@ -452,7 +460,6 @@ impl Process {
         // Bindings for events stop, because other replicas read their events. The other bindings continue to read
         // answers until the last call and the last request on the bus are answered. New calls are refused with 503
         // meanwhile.
-        let for_bindings = (grace / 4).min(BINDINGS_GRACE);
         let until = Instant::now() + grace;
         let in_hand = async {
             end(&mut self.events).await;
@@ -473,7 +480,8 @@ impl Process {
         if in_hand.is_err() {
             tracing::warn!(
                 calls = failed,
-                "the grace period is over: pending calls fail, and unpublished messages stay at their source"
+                rest_seconds = for_bindings.as_secs(),
+                "the time for calls is over: pending calls fail, and unpublished messages stay at their source; the rest of the grace period is for answers that have arrived"
             );
         }
         // Answers that have arrived still have to be published to requesters on the bus.

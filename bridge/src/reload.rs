@@ -44,8 +44,9 @@ pub(crate) const TARGET: &str = "a2abus::reload";
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of changes, and of problems, that one reload logs.
 const MAX_LINES: usize = 50;
-/// The name of the configuration in the readiness report.
+/// The names of the configuration, and of the secrets of workflows, in the readiness report.
 const CONFIGURATION: &str = "configuration";
+const SECRETS: &str = "secrets of workflows";
 
 /// Makes a bridge read its configuration file again.
 #[derive(Debug, Clone, Default)]
@@ -180,6 +181,7 @@ impl ConfigReloader {
             };
             let looked = tokio::task::spawn_blocking(move || {
                 self.check_file(is_asked);
+                self.report_secrets();
                 self
             });
             match looked.await {
@@ -204,6 +206,13 @@ impl ConfigReloader {
         }
         if let Some(workflows) = &mut self.workflows {
             workflows.check_files(None);
+        }
+    }
+
+    fn report_secrets(&self) {
+        match self.workflows.as_ref().and_then(SecretWatcher::missing) {
+            Some(cause) => self.readiness.degraded(SECRETS, cause),
+            None => self.readiness.restored(SECRETS),
         }
     }
 

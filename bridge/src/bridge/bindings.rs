@@ -88,7 +88,7 @@ impl BindingService {
             Self::Pipeline(pipeline) => pipeline.run(consumer, stop).await,
             Self::Workflows(binding) => binding.run(consumer, stop).await,
             Self::Discovery(binding) => Box::pin(binding.run(consumer, stop)).await,
-            Self::Agent(binding) => binding.run(consumer, stop).await,
+            Self::Agent(binding) => Box::pin(binding.run(consumer, stop)).await,
         }
     }
 }
@@ -276,7 +276,7 @@ impl Parts<'_> {
         let herald = self.herald(name.text(), attach, &intake, binding);
         let binding = AttachedBinding::new(
             (upstream, herald),
-            intake,
+            (intake, binding.subscription()),
             ReplyPublisher {
                 places,
                 passed: passed(binding)?,

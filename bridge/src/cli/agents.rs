@@ -13,6 +13,7 @@ use super::bridge_client::{refuse_redirect, request};
 use super::command::{Misuse, Status};
 use super::output::{Output, json_line, plain};
 use crate::http::sse::read::Events;
+use crate::names::Name;
 use crate::registry::card::Card;
 
 /// Arguments of `a2abus agents`.
@@ -118,7 +119,7 @@ pub(crate) async fn run(args: AgentsArgs) -> anyhow::Result<Status> {
             bridge,
         } => bridge.register(&read(&card)?, name, lease).await?,
         AgentsCommand::Rm { agent, bridge } => {
-            let url = bridge.agent(&agent);
+            let url = bridge.agent(&agent)?;
             let response = bridge.send(request(Method::DELETE, url)?).await?;
             drop(response);
             bridge.print(&serde_json::json!({ "removed": agent }), || {
@@ -174,7 +175,7 @@ impl BridgeArgs {
     }
 
     async fn show(&self, agent: &str) -> anyhow::Result<()> {
-        let response = self.send(request(Method::GET, self.agent(agent))?).await?;
+        let response = self.send(request(Method::GET, self.agent(agent)?)?).await?;
         let shown: Value = response.json().await.context("the agent")?;
         self.print(&shown, || {
             let text = |name: &str| plain(shown[name].as_str().unwrap_or("-"));
@@ -219,7 +220,7 @@ impl BridgeArgs {
                 agent.to_string()
             }
         };
-        let mut url = self.agent(&name);
+        let mut url = self.agent(&name)?;
         if let Some(lease) = lease {
             let lease = humantime::format_duration(lease)
                 .to_string()
@@ -294,8 +295,13 @@ impl BridgeArgs {
         }
     }
 
-    fn agent(&self, name: &str) -> Url {
-        self.path(&["a2a", "agents", name])
+    /// The path of an agent.
+    ///
+    /// # Errors
+    /// When no agent can have this name, which may then name another path.
+    fn agent(&self, name: &str) -> Result<Url, Misuse> {
+        let known = Name::new(name).map_err(|why| Misuse(format!("{name:?}: {why}")))?;
+        Ok(self.path(&["a2a", "agents", known.as_str()]))
     }
 
     fn path(&self, segments: &[&str]) -> Url {

@@ -27,8 +27,19 @@ pub(super) fn client(url: &Url) -> ClientBuilder {
 /// A request to the bridge. It follows no redirects, because they could take an API key to another server.
 ///
 /// # Errors
-/// When the client cannot be created.
-pub(super) fn request(method: Method, url: Url) -> reqwest::Result<RequestBuilder> {
+/// When the scheme of the URL is not `http`, or the client cannot be created.
+pub(super) fn request(method: Method, url: Url) -> anyhow::Result<RequestBuilder> {
+    if url.scheme() != "http" {
+        // Without the path of the command, which the user has not typed.
+        let mut base = url;
+        base.set_path("");
+        base.set_query(None);
+        bail!(
+            "--url {base}: this command does not support {}: run it where it can reach the HTTP listener of the bridge, \
+             such as http://HOST:8080",
+            base.scheme()
+        );
+    }
     let client = client(&url).read_timeout(SILENCE).redirect(Policy::none());
     Ok(client.build()?.request(method, url))
 }
@@ -72,6 +83,15 @@ mod tests {
         let refused = answered(308).unwrap_err().to_string();
         assert!(refused.contains("https://bridge/a2a/agents"), "{refused}");
         assert!(answered(201).is_ok());
+    }
+
+    #[test]
+    fn https_is_refused_with_the_way_out() {
+        let url: Url = "https://bridge/a2a/agents".parse().unwrap();
+        let refused = request(Method::GET, url).unwrap_err().to_string();
+        assert!(refused.contains("does not support https"), "{refused}");
+        assert!(!refused.contains("a2a"), "{refused}");
+        assert!(refused.contains("http://HOST:8080"), "{refused}");
     }
 
     #[test]

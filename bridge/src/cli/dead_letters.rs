@@ -43,6 +43,7 @@ enum DeadLettersCommand {
     /// Shows one dead letter with its headers and its body.
     Show {
         /// Its position, as `ls` shows it: `k:TOPIC/PARTITION/OFFSET` or `j:STREAM/SEQUENCE`.
+        #[arg(value_parser = selection::position)]
         position: String,
         #[command(flatten)]
         common: Common,
@@ -91,16 +92,22 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
     let config = load(&selection.common.config.path)?;
     let (mut output, mut found) = (Output::new(), 0);
     let mut others = BTreeSet::new();
+    let mut unseen: BTreeSet<&str> = selection.positions.iter().map(String::as_str).collect();
     let mut places = Places::of(&config, &selection.bindings)?;
+    places.check(&selection.positions)?;
     while let Some(batch) = places.next().await? {
         others.extend(batch.iter().filter_map(Letter::reason).map(plain));
         for letter in batch.iter().filter(|letter| selection.takes(letter)) {
             found += 1;
+            unseen.remove(letter.position.as_str());
             match selection.common.json {
                 true => output.line(json_line(&letter.summary()))?,
                 false => output.line(letter.line())?,
             }
         }
+    }
+    for position in unseen {
+        places.missing(position)?;
     }
     if found == 0 && !selection.common.json {
         let others = Vec::from_iter(others).join(", ");
@@ -115,6 +122,7 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
 async fn show(position: &str, common: &Common) -> anyhow::Result<Status> {
     let config = load(&common.config.path)?;
     let mut places = Places::of(&config, &[])?;
+    places.check([position])?;
     while let Some(batch) = places.next().await? {
         let Some(letter) = batch.iter().find(|letter| letter.position == position) else {
             continue;
@@ -129,5 +137,5 @@ async fn show(position: &str, common: &Common) -> anyhow::Result<Status> {
         }
         return Ok(Status::Success);
     }
-    bail!("there is no dead letter at {position}")
+    bail!(places.missing(position)?)
 }

@@ -60,7 +60,8 @@ pub struct AttachConfig {
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
     pub durable: Option<Name>,
     /// A topic on the transport of `to`. The card is published there after each change and every 30 s. A bridge that
-    /// reads the topic with `role: discovery` knows the agent for 90 s after each publication.
+    /// reads the topic with `role: discovery` knows the agent for 90 s after each publication, and for 40 s after the last
+    /// one, when the process stops.
     ///
     /// Wrong: without it, only bridges that list the agent know it.
     pub announce: Option<AsText<Topic>>,

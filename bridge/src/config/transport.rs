@@ -110,7 +110,16 @@ impl TransportConfig {
         }
     }
 
-    /// Reads its TLS files and returns what is wrong with them.
+    /// Why it could not log in, although its secrets can be read.
+    pub(super) fn login_problem(&self) -> Option<ConfigProblem> {
+        match self {
+            #[cfg(feature = "nats")]
+            Self::Nats(config) => config.login_problem(),
+            _ => None,
+        }
+    }
+
+    /// Reads its TLS files and its credentials, and returns what is wrong with them.
     pub(crate) fn tls_findings(&self) -> TlsFindings {
         match self {
             #[cfg(feature = "kafka")]

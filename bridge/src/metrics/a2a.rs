@@ -22,6 +22,8 @@ pub enum PushOutcome {
     Retried,
     /// It failed and will not be retried.
     Dropped,
+    /// It waits, because the bodies of other calls use all the memory for large bodies.
+    Postponed,
 }
 
 // === impl A2aMetrics ===
@@ -58,7 +60,12 @@ impl A2aMetrics {
 
 impl PushOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 3] = [Self::Delivered, Self::Retried, Self::Dropped];
+    pub const ALL: [Self; 4] = [
+        Self::Delivered,
+        Self::Retried,
+        Self::Dropped,
+        Self::Postponed,
+    ];
 
     /// The label.
     #[must_use]
@@ -67,6 +74,7 @@ impl PushOutcome {
             Self::Delivered => "delivered",
             Self::Retried => "retried",
             Self::Dropped => "dropped",
+            Self::Postponed => "postponed",
         }
     }
 }
@@ -93,5 +101,5 @@ const DELIVERIES: Definition = Definition {
     name: "a2abus_push_deliveries_total",
     unit: "deliveries",
     labels: &["outcome"],
-    help: "Push notifications: delivered, to be retried (`retried`), and given up (`dropped`).",
+    help: "Push notifications: delivered, to be retried (`retried`), given up (`dropped`), and delayed because others use the memory for large bodies (`postponed`).",
 };

@@ -1,6 +1,6 @@
 //! Metrics of HTTP requests, in addition to their status codes.
 
-use prometheus::{Error, IntCounter};
+use prometheus::{Error, IntCounter, IntGauge};
 
 use super::registrar::{Definition, Registrar, add_one, per_value};
 
@@ -40,6 +40,8 @@ pub enum LimitScope {
 pub(super) struct DoorMetrics {
     keyed: Vec<IntCounter>,
     limited: Vec<IntCounter>,
+    pub(super) mcp_streams: IntGauge,
+    pub(super) mcp_subscriptions: IntGauge,
 }
 
 const KEYED: Definition = Definition {
@@ -53,7 +55,21 @@ const LIMITED: Definition = Definition {
     name: "a2abus_limited_requests_total",
     unit: "requests",
     labels: &["limit"],
-    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or over (an MCP client sent too many cancels, session ends, subscriptions and answers to questions, which are then not passed on to other replicas).",
+    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or over (an MCP client sent too many cancels, session ends, subscriptions and answers to questions, or has too many subscriptions).",
+};
+
+const MCP_STREAMS: Definition = Definition {
+    name: "a2abus_mcp_streams",
+    unit: "streams",
+    labels: &[],
+    help: "Open streams of MCP clients for notifications: of sessions, of `subscriptions/listen`, and of HTTP+SSE.",
+};
+
+const MCP_SUBSCRIPTIONS: Definition = Definition {
+    name: "a2abus_mcp_subscriptions",
+    unit: "subscriptions",
+    labels: &[],
+    help: "Subscriptions of MCP clients to resources of agents that this replica knows, counted every 5 s. Replicas that share the state count the same ones, so do not add their numbers.",
 };
 
 // === impl DoorMetrics ===
@@ -67,6 +83,8 @@ impl DoorMetrics {
         Ok(Self {
             keyed: per_value(&on.counters(KEYED)?, &outcomes)?,
             limited: per_value(&on.counters(LIMITED)?, &["client", "context", "over"])?,
+            mcp_streams: on.gauge(MCP_STREAMS)?,
+            mcp_subscriptions: on.gauge(MCP_SUBSCRIPTIONS)?,
         })
     }
 

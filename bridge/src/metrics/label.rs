@@ -22,13 +22,15 @@ pub enum ReplyOutcome {
     Delivered,
     /// The call was over.
     Late,
+    /// The call goes on with what other replicas record.
+    Recorded,
     /// It names no call, or is the request itself.
     Unknown,
     /// Forwarded to the replica that waits for it.
     Forwarded,
     /// It answers a call of another replica, which reads the same address, unless that replica no longer runs.
     Foreign,
-    /// It names a call, but its reply token is missing or wrong.
+    /// It names a call, but its reply token is missing or wrong, or it comes from another MCP session.
     Forged,
     /// The id that it repeats lacks the end of the reply token.
     Shortened,
@@ -96,9 +98,10 @@ impl CallOutcome {
 
 impl ReplyOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Delivered,
         Self::Late,
+        Self::Recorded,
         Self::Unknown,
         Self::Forwarded,
         Self::Foreign,
@@ -114,6 +117,7 @@ impl ReplyOutcome {
         match self {
             Self::Delivered => "delivered",
             Self::Late => "late",
+            Self::Recorded => "recorded",
             Self::Unknown => "unknown",
             Self::Forwarded => "forwarded",
             Self::Foreign => "foreign",

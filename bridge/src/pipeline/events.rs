@@ -5,7 +5,8 @@ use a2abus_plugin::{Event, Limits, Text, extension};
 use super::state::{DataLook, Pipeline, Routed, undelivered};
 use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, Unit};
-use crate::calls::resolve::ReadAt;
+use crate::calls::callid::CallId;
+use crate::calls::resolve::{ReadAt, answered_call};
 use crate::calls::{AnswerOutcome, Unanswerable};
 use crate::clock;
 use crate::stage;
@@ -51,6 +52,7 @@ impl Pipeline {
                 }
                 AnswerOutcome::Delivered
                 | AnswerOutcome::Late(_)
+                | AnswerOutcome::Recorded(_)
                 | AnswerOutcome::Foreign(_)
                 | AnswerOutcome::Rejected(..)
                 | AnswerOutcome::Looped(_)
@@ -123,14 +125,26 @@ impl Pipeline {
         let Some(call) = self.calls.misplaced_answer(at, event) else {
             return false;
         };
+        routed
+            .copies
+            .push(self.misplaced_letter(at, unit, event, call));
+        true
+    }
+
+    /// The dead letter of an answer on a topic that does not accept answers.
+    fn misplaced_letter(
+        &self,
+        at: ReadAt<'_>,
+        unit: Option<&Unit>,
+        event: &Event,
+        call: CallId,
+    ) -> Outgoing {
         let detail = format!(
-            "it answers the call {call} under the headers of its request: answers belong at the reply address of the \
-             request, or on a topic that a binding with role: responses reads"
+            "it answers the call {call}: answers belong at the reply address of the request, or on a topic that a \
+             binding with role: responses reads"
         );
         let reason = "answer_on_request_topic";
-        let dead_letter = self.dead_letter(at, unit, Some(event), reason, Stage::Resolve, &detail);
-        routed.copies.push(dead_letter);
-        true
+        self.dead_letter(at, unit, Some(event), reason, Stage::Resolve, &detail)
     }
 
     /// Routes an event whose answer the bridge does not handle.
@@ -155,10 +169,16 @@ impl Pipeline {
         match stage::route().in_scope(|| self.outbound.route(event, from, None)) {
             Ok(copies) => routed.publish(copies, unit),
             Err(error) => {
-                self.count_unrouted(&error);
-                let reason = error.reason();
-                let dead_letter =
-                    self.dead_letter(at, unit, Some(event), reason, Stage::Route, &error);
+                // A route may carry answers of other callers. Without one, the answer to a call is in the wrong place.
+                let call = answered_call(event).filter(|_| matches!(error, RoutingError::NoRoute));
+                let dead_letter = match call {
+                    Some(call) => self.misplaced_letter(at, unit, event, call),
+                    None => {
+                        self.count_unrouted(&error);
+                        let reason = error.reason();
+                        self.dead_letter(at, unit, Some(event), reason, Stage::Route, &error)
+                    }
+                };
                 routed.copies.push(dead_letter);
             }
         }

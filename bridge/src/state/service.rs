@@ -128,6 +128,7 @@ impl Logs {
             readiness: Arc::clone(&self.readiness),
             condition,
             metrics: self.metrics.state(name),
+            counted: Mutex::default(),
         };
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.spawn(watched.run(task));
@@ -160,6 +161,8 @@ struct ViewStatus {
     readiness: Arc<Readiness>,
     condition: Text,
     metrics: StateMetrics,
+    /// The progress that the metrics show.
+    counted: Mutex<Progress>,
 }
 
 // === impl ViewStatus ===
@@ -195,6 +198,10 @@ impl ViewStatus {
                 (met, now.unwritten.clone())
             };
             let is_met = met.is_ok();
+            if is_met {
+                // Before the bridge is ready, so that the metrics of a ready bridge show what it has read.
+                self.count();
+            }
             self.readiness.set(self.condition.clone(), met);
             match &unwritten {
                 Some(cause) => {
@@ -220,27 +227,32 @@ impl ViewStatus {
     async fn report(&self) {
         let mut ticks = tokio::time::interval(REPORT);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last = Progress::default();
         loop {
             ticks.tick().await;
-            let now = self.progress.borrow().clone();
-            let metrics = &self.metrics;
-            metrics
-                .records
-                .inc_by(now.records.saturating_sub(last.records));
-            metrics
-                .unknown
-                .inc_by(now.unknown.saturating_sub(last.unknown));
-            metrics
-                .forgotten
-                .inc_by(now.forgotten.saturating_sub(last.forgotten));
-            metrics.entries.set(gauge(now.entries));
-            metrics.bytes.set(gauge(now.bytes));
-            metrics
-                .behind
-                .set(i64::try_from(now.behind()).unwrap_or(i64::MAX));
-            last = now;
+            self.count();
         }
+    }
+
+    /// Shows the progress in the metrics.
+    fn count(&self) {
+        let mut last = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.progress.borrow().clone();
+        let metrics = &self.metrics;
+        metrics
+            .records
+            .inc_by(now.records.saturating_sub(last.records));
+        metrics
+            .unknown
+            .inc_by(now.unknown.saturating_sub(last.unknown));
+        metrics
+            .forgotten
+            .inc_by(now.forgotten.saturating_sub(last.forgotten));
+        metrics.entries.set(gauge(now.entries));
+        metrics.bytes.set(gauge(now.bytes));
+        metrics
+            .behind
+            .set(i64::try_from(now.behind()).unwrap_or(i64::MAX));
+        *last = now;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Views over logs in memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,9 +8,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{
-    Applied, Fold, Groups, Kind, Lagged, Log as _, LogSpec, MemoryLog, Position, Record,
+    Applied, Fold, Groups, Kind, Lagged, Log as _, LogSpec, Logs, MemoryLog, Position, Record,
     StateError, View, ViewOptions, ViewTask,
 };
+use crate::bus::Buses;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
 
 const LONG: Duration = Duration::from_secs(60);
 const EVENTS: LogSpec = LogSpec {
@@ -116,6 +121,28 @@ async fn the_first_claim_wins_and_both_replicas_know() {
         tokio::join!(claims(&one, "one"), claims(&other, "other"));
     assert_eq!(says_one, says_other);
     assert_eq!(says_one, if first < second { "one" } else { "other" });
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_metrics_of_a_ready_state_show_what_it_has_read() {
+    let text =
+        "{ transports: { bus: { type: memory } }, default_route: [{ transport: bus, topic: t }] }";
+    let config = Config::read("test.yaml", text, []).unwrap();
+    let readiness = Arc::new(Readiness::new());
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let logs = Logs::new(&config, &Buses::new(Vec::new()), &readiness, &metrics);
+    let log = logs.open(LATEST).await.unwrap();
+    for key in ["one", "other"] {
+        log.append(key, body("claim me")).await.unwrap();
+    }
+    let _view = logs.view(LATEST, Jobs).await.unwrap();
+    readiness.started();
+    while !readiness.is_ready() {
+        tokio::task::yield_now().await;
+    }
+    let shown = metrics.render().unwrap();
+    let entries = "a2abus_state_entries{state=\"latest\"} 2";
+    assert!(shown.contains(entries), "{shown}");
 }
 
 #[tokio::test]

@@ -1,5 +1,8 @@
 //! A view: the state computed from the records of a log.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
@@ -100,6 +103,8 @@ struct State<E> {
     unwritten_at: Option<Instant>,
     /// When it was last known that the log answers and is read.
     read_at: Instant,
+    /// Whether to rebuild the state when the log is opened again.
+    must_rebuild: bool,
     /// The last applied record at the last query.
     last_applied: Cursor,
     /// The last applied record at the last look at the waiting tasks, and the number of looks in a row that found waiting
@@ -534,17 +539,20 @@ impl<F: Fold> Shared<F> {
     fn bounded(&self, bounds: Bounds) {
         let mut state = self.state_mut();
         let name = self.log.spec().name;
-        if bounds.end.behind(&state.progress.applied) > 0 {
+        let is_replaced = bounds.end.behind(&state.progress.applied) > 0;
+        if is_replaced {
             tracing::warn!(state = name, "the log was replaced: its state is rebuilt");
-            state.rebuild();
-        } else if state.may_miss_deletions(self.log.spec().kind) {
+        } else if state.must_rebuild {
             tracing::warn!(
                 state = name,
                 "the log was not read for so long that deletions in it may be gone: its state is rebuilt"
             );
-            state.rebuild();
         }
-        state.read_at = Instant::now();
+        if is_replaced || state.must_rebuild {
+            state.rebuild();
+            state.must_rebuild = false;
+            state.read_at = Instant::now();
+        }
         state.progress.end = bounds.end;
         state.reached(&bounds.start);
         let progress = state.progress.clone();
@@ -630,6 +638,7 @@ impl<F: Fold> Shared<F> {
             return false;
         }
         if state.may_miss_deletions(self.log.spec().kind) {
+            state.must_rebuild = true;
             return false;
         }
         if failures == 0 {
@@ -755,6 +764,7 @@ impl<E> State<E> {
             reads: Check::default(),
             unwritten_at: None,
             read_at: Instant::now(),
+            must_rebuild: false,
             last_applied: Cursor::start(),
             last_look: (Cursor::start(), 0),
         }
@@ -776,9 +786,11 @@ impl<E> State<E> {
         is_stuck
     }
 
-    /// Whether a log that keeps the last record of each key was not read for so long that deletions may be gone.
+    /// Whether a log that keeps the last record of each key was not read for so long that deletions may be gone. While
+    /// the log answers but its records are not read, the state stays as it is.
     fn may_miss_deletions(&self, kind: Kind) -> bool {
-        kind == Kind::Latest && self.read_at.elapsed() > DELETIONS
+        let is_read = self.reads.failures == 0;
+        is_read && kind == Kind::Latest && self.read_at.elapsed() > DELETIONS
     }
 
     /// Clears the state. Followers and waiting tasks have to start again.
@@ -931,197 +943,4 @@ fn is_unwritten(error: &StateError) -> bool {
         error,
         StateError::NotStored { .. } | StateError::Disk { .. } | StateError::Closed(_)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-    use crate::state::{Lagged, LogSpec, MemoryLog, Record};
-
-    #[test]
-    fn a_log_is_opened_again_if_tasks_wait_for_its_records_and_none_is_read() {
-        let mut state: State<()> = State::new();
-        let position = Position {
-            partition: 0,
-            offset: 7,
-        };
-        let mut wait = || {
-            let (sender, receiver) = oneshot::channel();
-            let waiting = state.waiting.as_mut().unwrap();
-            waiting.entry(position).or_default().push(sender);
-            receiver
-        };
-        let (first, second) = (wait(), wait());
-        let looks =
-            |state: &mut State<()>| (0..=LOOKS).map(|_| state.is_stuck()).collect::<Vec<_>>();
-        assert_eq!(looks(&mut state), [false, false, true, false]);
-        assert_eq!(looks(&mut state), [false, true, false, false]);
-        // Records are read, but not yet that one.
-        let mut cursor = Cursor::start();
-        for next in 1..=2 * u64::from(LOOKS) {
-            cursor.advance(0, next);
-            state.reached(&cursor);
-            assert!(!state.is_stuck());
-        }
-        // Nobody waits any more.
-        drop((first, second));
-        assert!(!looks(&mut state).contains(&true));
-    }
-
-    #[derive(Clone, Copy)]
-    struct Nothing;
-
-    impl Fold for Nothing {
-        type Entry = ();
-
-        fn apply(&self, _: &mut Option<()>, _: &Record) -> Applied {
-            Applied::Unknown
-        }
-
-        fn size_bytes(&self, (): &()) -> usize {
-            0
-        }
-
-        fn has_ended(&self, (): &()) -> bool {
-            false
-        }
-    }
-
-    /// A query of a log that is away may hold a thread for a long time.
-    #[tokio::test(start_paused = true)]
-    async fn there_is_one_query_at_a_time_whoever_still_waits_for_it() {
-        let (last_end, queries) = (LastEnd::default(), Arc::new(AtomicUsize::new(0)));
-        let ask = || {
-            let queries = Arc::clone(&queries);
-            let query = async move {
-                queries.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(2 * ANSWER).await;
-                Ok(Bounds::default())
-            };
-            last_end.at(Instant::now(), "test", query)
-        };
-        for _ in 0..3 {
-            assert!(timeout(ANSWER / 2, ask()).await.is_err());
-        }
-        assert_eq!(queries.load(Ordering::Relaxed), 1);
-        let (one, other) = tokio::join!(ask(), ask());
-        assert_eq!(one.unwrap(), other.unwrap());
-        assert_eq!(queries.load(Ordering::Relaxed), 2, "they share one");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_state_is_rebuilt_if_it_may_have_missed_deletions() {
-        let events = Kind::Events {
-            life: 2 * DELETIONS,
-            max_life: 2 * DELETIONS,
-        };
-        for (kind, is_rebuilt) in [(Kind::Latest, true), (events, false)] {
-            let spec = LogSpec { name: "test", kind };
-            let options = ViewOptions {
-                memory_bytes: 1 << 20,
-            };
-            let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
-            view.caught_up().await.unwrap();
-            tokio::time::sleep(3 * SWEEP).await;
-            let ((), mut following) = view.follow(None, 1, |_| ());
-            // Nothing asks the log meanwhile.
-            tokio::time::advance(DELETIONS + SWEEP).await;
-            let next = timeout(3 * SWEEP, following.next()).await;
-            let has_lagged = matches!(next, Ok(Err(Lagged)));
-            assert_eq!(has_lagged, is_rebuilt, "{kind:?}");
-            view.caught_up().await.unwrap();
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_log_that_stores_no_records_is_reported_for_a_minute_or_until_it_stores_one() {
-        let spec = LogSpec {
-            name: "test",
-            kind: Kind::Latest,
-        };
-        let log = MemoryLog::new(spec, 1 << 20);
-        let options = ViewOptions {
-            memory_bytes: 1 << 20,
-        };
-        let (view, _task) = View::start(log, Nothing, options);
-        view.caught_up().await.unwrap();
-        let unwritten = || view.progress().borrow().unwritten.clone();
-        let fails = async |deadline| {
-            let stored = view
-                .stored(Box::pin(std::future::pending()), deadline)
-                .await;
-            assert!(matches!(stored, Err(StateError::NotStored { .. })));
-        };
-        fails(STORED / 4).await;
-        assert_eq!(unwritten(), None);
-        fails(STORED).await;
-        assert!(unwritten().unwrap().contains("has not stored a record"));
-        view.append_within("a", None, STORED).await.unwrap();
-        assert_eq!(unwritten(), None);
-        fails(STORED).await;
-        tokio::time::sleep(FORGOTTEN - SWEEP).await;
-        assert!(unwritten().is_some());
-        tokio::time::sleep(3 * SWEEP).await;
-        assert_eq!(unwritten(), None);
-        let full = StateError::Disk {
-            name: "test",
-            path: "state/test.redb".into(),
-            error: Arc::new(redb::Error::Io(std::io::ErrorKind::StorageFull.into())),
-        };
-        let refused = Box::pin(std::future::ready(Err(full)));
-        assert!(view.stored(refused, STORED).await.is_err());
-        assert!(unwritten().unwrap().contains("state/test.redb"));
-    }
-
-    /// Every task, and every call with an idempotency key, holds such a future.
-    #[tokio::test]
-    async fn the_future_of_a_record_is_small() {
-        let spec = LogSpec {
-            name: "test",
-            kind: Kind::Latest,
-        };
-        let options = ViewOptions {
-            memory_bytes: 1 << 20,
-        };
-        let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
-        let bytes = size_of_val(&view.commit_again("a", None, STORED));
-        assert!(bytes < 1_024, "{bytes} bytes");
-    }
-
-    #[test]
-    fn records_that_nobody_reads_are_a_problem_of_the_view() {
-        let at = |next| {
-            let mut cursor = Cursor::start();
-            cursor.advance(0, next);
-            cursor
-        };
-        let mut state: State<()> = State::new();
-        // While the view starts, it says how many records are left.
-        state.progress.end = at(5);
-        assert!((0..2).all(|_| state.not_read().is_none()));
-        state.reached(&at(5));
-        assert!((0..2).all(|_| state.not_read().is_none()));
-        state.progress.end = at(8);
-        let problem = state.not_read().unwrap();
-        assert_eq!(state.reads.note(Some(problem.clone())), 1);
-        assert_eq!(state.reads.cause(), None);
-        assert_eq!(state.reads.note(Some(problem.clone())), FAILURES);
-        assert_eq!(state.reads.cause().as_deref(), Some(problem.as_str()));
-        assert!(problem.contains("3 records"), "{problem}");
-        state.reached(&at(6));
-        assert_eq!(state.not_read(), None);
-        assert!(state.not_read().unwrap().contains("2 records"));
-        state.reached(&at(8));
-        assert_eq!(state.not_read(), None);
-        assert_eq!(state.reads.note(None), 0);
-        assert_eq!(state.reads.cause(), None);
-        // One partition is not read, although another is.
-        state.progress.end.advance(1, 4);
-        state.progress.end.advance(0, 9);
-        assert!(state.not_read().is_some());
-        state.reached(&at(9));
-        assert!(state.not_read().is_some());
-    }
 }

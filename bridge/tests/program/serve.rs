@@ -92,6 +92,22 @@ impl Served {
         self.next_line(|line| line["target"] == "a2abus::access")
     }
 
+    /// The connection of a call that waits for its answer.
+    fn pending_call(&self, headers: &str) -> TcpStream {
+        let mut waiting = TcpStream::connect(&self.door).unwrap();
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
+        let request = format!(
+            "POST /rpc HTTP/1.1\r\nhost: {}\r\n{headers}content-length: {}\r\n\r\n{body}",
+            self.door,
+            body.len()
+        );
+        waiting.write_all(request.as_bytes()).unwrap();
+        while !get(&self.admin, "/metrics").contains("a2abus_pending_calls 1") {
+            std::thread::yield_now();
+        }
+        waiting
+    }
+
     /// Sends signals one directly after the other.
     fn signal(&self, signals: &[&str]) {
         let pid = self.child.id();
@@ -115,12 +131,7 @@ impl Drop for Served {
 }
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_a2abus"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("A2ABUS_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = crate::program();
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -389,17 +400,7 @@ fn a_refused_reload_names_an_error_and_not_the_warning_before_it() {
 fn a_second_signal_directly_after_the_first_is_the_same_order() {
     let served = Served::start(CONFIG);
     // A call that is still to be answered holds the drain open.
-    let mut waiting = TcpStream::connect(&served.door).unwrap();
-    let body = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
-    let request = format!(
-        "POST /rpc HTTP/1.1\r\nhost: {}\r\nx-a2a-timeout: 2000\r\ncontent-length: {}\r\n\r\n{body}",
-        served.door,
-        body.len()
-    );
-    waiting.write_all(request.as_bytes()).unwrap();
-    while !get(&served.admin, "/metrics").contains("a2abus_pending_calls 1") {
-        std::thread::yield_now();
-    }
+    let mut waiting = served.pending_call("x-a2a-timeout: 2000\r\n");
     served.signal(&["TERM", "INT"]);
     let mut answer = String::new();
     waiting.read_to_string(&mut answer).unwrap();
@@ -410,17 +411,7 @@ fn a_second_signal_directly_after_the_first_is_the_same_order() {
 #[test]
 fn a_second_signal_later_ends_at_once() {
     let served = Served::start(CONFIG);
-    let mut waiting = TcpStream::connect(&served.door).unwrap();
-    let body = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
-    let head = format!(
-        "POST /rpc HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n{body}",
-        served.door,
-        body.len()
-    );
-    waiting.write_all(head.as_bytes()).unwrap();
-    while !get(&served.admin, "/metrics").contains("a2abus_pending_calls 1") {
-        std::thread::yield_now();
-    }
+    let _waiting = served.pending_call("");
     ends_at_the_second_signal(served);
 }
 

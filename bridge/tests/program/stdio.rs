@@ -30,12 +30,7 @@ struct Session {
 }
 
 fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_a2abus"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("A2ABUS_") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = crate::program();
     command
         .args(args)
         .stdin(Stdio::piped())
@@ -423,7 +418,13 @@ fn failures_are_errors_with_the_id_of_their_request() {
     stdio.write("this is no JSON");
     let error = stdio.next(|message| message["id"].is_null());
     assert_eq!(error["error"]["code"], -32_700, "{error}");
-    // It goes on after both.
+    // Such requests would wait for ever if they were taken for notifications.
+    for id in ["null", "1.5", r#"{"a":1}"#] {
+        stdio.write(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#));
+        let error = stdio.next(|message| message["id"].is_null());
+        assert_eq!(error["error"]["code"], -32_600, "{id}: {error}");
+    }
+    // It goes on after all of them.
     stdio.call(8, "tools/list", &json!({}));
     assert!(stdio.answer(8)["error"].is_object());
     assert_eq!(stdio.end(), 0);

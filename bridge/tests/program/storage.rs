@@ -85,6 +85,14 @@ async fn values_that_a_workflow_stored_are_listed_read_and_removed() {
     let (status, _, errors) = run(&["get", "k", "--storage", "sessionStorage"]);
     assert_eq!(status, 2, "{errors}");
 
+    for key in ["", ".", ".."] {
+        for command in ["get", "rm"] {
+            let (status, shown, errors) = storage(&door, &[command, key]);
+            assert_eq!((status, shown.as_str()), (2, ""), "{command} {key:?}");
+            assert!(errors.contains("is not the key"), "{errors}");
+        }
+    }
+
     assert_eq!(run(&["rm", "a b/c"]), (0, String::new(), String::new()));
     assert_eq!(run(&["ls"]).1, "");
     assert_eq!(run(&["rm", "a b/c"]).0, 1);

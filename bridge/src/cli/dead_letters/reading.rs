@@ -23,6 +23,8 @@ pub(super) struct Places<'a> {
     config: &'a Config,
     left: VecDeque<Listed>,
     current: Option<Place>,
+    /// The streams that were read.
+    streams: BTreeSet<String>,
 }
 
 /// A dead-letter topic.
@@ -81,7 +83,54 @@ impl<'a> Places<'a> {
             config,
             left,
             current: None,
+            streams: BTreeSet::new(),
         })
+    }
+
+    /// Checks that these topics include those of the positions. Which streams they are in is known only later: see
+    /// [`Places::missing`].
+    ///
+    /// # Errors
+    /// When a position is on another topic.
+    pub(super) fn check(
+        &self,
+        positions: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<(), Misuse> {
+        for position in positions {
+            let position = position.as_ref();
+            let on_kafka = position.strip_prefix("k:");
+            let Some(topic) = on_kafka.and_then(|rest| rest.rsplitn(3, '/').nth(2)) else {
+                continue;
+            };
+            let known = BTreeSet::from_iter(self.left.iter().map(|it| it.topic.as_str()));
+            if !known.contains(topic) {
+                let known = Vec::from_iter(known).join(", ");
+                return Err(Misuse(format!(
+                    "{position}: {topic} is not a dead-letter topic of this configuration or binding: name one of {known}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why there is no dead letter at a position, once everything was read.
+    ///
+    /// # Errors
+    /// When the position is in a stream without dead letters of this configuration.
+    pub(super) fn missing(&self, position: &str) -> Result<String, Misuse> {
+        let in_jetstream = position.strip_prefix("j:");
+        let stream = in_jetstream.and_then(|rest| rest.rsplit_once('/').map(|(stream, _)| stream));
+        if let Some(stream) = stream.filter(|stream| !self.streams.contains(*stream)) {
+            let known = Vec::from_iter(self.streams.iter().map(String::as_str)).join(", ");
+            let known = match known.as_str() {
+                "" => "it has none in JetStream".to_owned(),
+                known => format!("name one of {known}"),
+            };
+            return Err(Misuse(format!(
+                "{position}: {stream} is not a stream with dead letters of this configuration or binding: {known}"
+            )));
+        }
+        Ok(format!("there is no dead letter at {position}"))
     }
 
     /// The next dead letters; `None` at the end.
@@ -101,6 +150,9 @@ impl<'a> Places<'a> {
                 return Ok(None);
             };
             self.current = open(self.config, &listed).await?;
+            if let Some(LogSource::Stream(stream)) = self.current.as_ref().map(|it| &it.source) {
+                self.streams.insert(stream.clone());
+            }
         }
     }
 }
@@ -176,13 +228,14 @@ impl Place {
         if self.left.is_empty() {
             return Ok(None);
         }
-        let next = timeout(SILENCE, self.reader.next()).await;
-        let Ok(Some(LogBatch { records, reached })) = next else {
-            bail!(
-                "reading {} stopped: no record in {} s",
-                self.topic.as_str(),
-                SILENCE.as_secs()
-            );
+        let (topic, silence) = (self.topic.as_str(), SILENCE.as_secs());
+        let LogBatch { records, reached } = match timeout(SILENCE, self.reader.next()).await {
+            Ok(Some(batch)) => batch,
+            Ok(None) => {
+                let why = self.reader.ended_because().unwrap_or("the bus was closed");
+                bail!("reading {topic} stopped: {why}")
+            }
+            Err(_) => bail!("reading {topic} stopped: no record in {silence} s"),
         };
         let mut letters = Vec::new();
         for record in records {
@@ -211,6 +264,14 @@ impl Place {
             LogSource::Topic(topic) => format!("k:{}/{partition}/{offset}", topic.as_str()),
             LogSource::Stream(stream) => format!("j:{stream}/{offset}"),
         };
+        if record.is_unreadable()
+            && let LogSource::Stream(stream) = &self.source
+        {
+            complain_line(&format!(
+                "the message at {position} is skipped: the NATS client cannot read its headers or its subject; `nats stream get {stream} {offset}` shows it, `nats stream rmm {stream} {offset}` deletes it"
+            ));
+            return None;
+        }
         // The stream may have other subjects, too.
         let is_here = record
             .topic

@@ -61,6 +61,7 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
         failed: 0,
     };
     let mut places = Places::of(&config, &selection.bindings)?;
+    places.check(&selection.positions)?;
     while let Some(batch) = places.next().await? {
         let selected: Vec<&Letter> = batch.iter().filter(|it| selection.takes(it)).collect();
         resender.resend(&selected).await?;
@@ -68,7 +69,7 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
             break;
         }
     }
-    resender.end().await
+    resender.end(&places).await
 }
 
 // === impl Resender ===
@@ -155,7 +156,7 @@ impl<'a> Resender<'a> {
     }
 
     /// Closes the connections.
-    async fn end(self) -> anyhow::Result<Status> {
+    async fn end(self, places: &Places<'_>) -> anyhow::Result<Status> {
         for transport in self.connected.values() {
             reach::close(transport).await;
         }
@@ -171,7 +172,12 @@ impl<'a> Resender<'a> {
             );
         }
         for position in &self.unseen {
-            complain_line(&format!("there is no dead letter at {position}"));
+            let why = match places.missing(position) {
+                Ok(why) => why,
+                Err(misuse) if self.resent == 0 => return Err(misuse.into()),
+                Err(misuse) => misuse.to_string(),
+            };
+            complain_line(&why);
         }
         if !self.is_json {
             complain_line(&resent);

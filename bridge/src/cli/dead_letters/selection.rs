@@ -24,7 +24,7 @@ pub(super) struct Common {
 #[derive(Debug, Args)]
 pub(super) struct Selection {
     /// Only those at these positions, as `ls` shows them.
-    #[arg(value_name = "POSITION")]
+    #[arg(value_name = "POSITION", value_parser = position)]
     pub(super) positions: Vec<String>,
     /// Only those of this binding. Can be repeated.
     #[arg(long = "binding", value_name = "NAME")]
@@ -77,6 +77,33 @@ impl Selection {
     }
 }
 
+/// A position, as `ls` shows it.
+pub(super) fn position(text: &str) -> Result<String, String> {
+    let parts = match text.split_once(':') {
+        Some(("k", rest)) => Vec::from_iter(rest.rsplitn(3, '/')),
+        Some(("j", rest)) => Vec::from_iter(rest.rsplitn(2, '/')),
+        _ => Vec::new(),
+    };
+    let is_position = match &parts[..] {
+        [offset, partition, topic] => {
+            is_number(offset) && is_number(partition) && !topic.is_empty()
+        }
+        [sequence, stream] => text.starts_with('j') && is_number(sequence) && !stream.is_empty(),
+        _ => false,
+    };
+    match is_position {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "expected k:TOPIC/PARTITION/OFFSET or j:STREAM/SEQUENCE, as `a2abus dead-letters ls` shows it"
+                .to_owned(),
+        ),
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<u64>().is_ok()
+}
+
 /// A time, or how long ago it was.
 fn moment(text: &str) -> Result<SystemTime, String> {
     if let Some(time) = clock::parse(text) {
@@ -87,4 +114,22 @@ fn moment(text: &str) -> Result<SystemTime, String> {
     clock::now()
         .checked_sub(ago)
         .ok_or_else(|| "too long ago".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_positions_that_ls_shows_are_accepted() {
+        for good in ["k:a2abus.dlq/0/12", "j:DLQ/7"] {
+            assert_eq!(position(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "foo", "", "k:", "k:a/0", "k:/0/1", "k:a/x/1", "k:a/0/-1", "j:DLQ", "j:/7", "x:a/0/1",
+        ] {
+            let why = position(bad).unwrap_err();
+            assert!(why.contains("k:TOPIC/PARTITION/OFFSET"), "{bad}: {why}");
+        }
+    }
 }

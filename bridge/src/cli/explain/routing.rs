@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
+use crate::calls::resolve::answered_call;
 use crate::cli::payload::EntryPoint;
 use crate::config::{BindingConfig, Claim, Mode, Name, Role, TransportConfig};
 use crate::pipeline::adapt::AdaptError;
@@ -81,6 +82,8 @@ const ANNOUNCED: &str = "agents that announce themselves are known only to the r
 const NOT_AN_ANSWER: &str = "not_an_answer";
 /// The reason of the dead letter of a request for an agent that nobody knows.
 const AGENT_NOT_FOUND: &str = "agent_not_found";
+/// The reason of an answer that no route takes.
+const MISPLACED_ANSWER: &str = "answer_on_request_topic";
 
 // === impl Routing ===
 
@@ -202,7 +205,10 @@ impl<'a> Routing<'a> {
             }
         };
         let Ok(route) = route else {
-            output.reason = Some("no_route");
+            output.reason = Some(match answered_call(&of_binding) {
+                Some(_) => MISPLACED_ANSWER,
+                None => "no_route",
+            });
             return Ok(());
         };
         let of_route = adapters.at_route(route.name().text(), binding, &of_binding)?;
@@ -262,6 +268,9 @@ impl RouteOutput {
         Some(match self.reason? {
             "no_route" => {
                 "fix the condition that does not match, add a route for this event, or set default_route"
+            }
+            MISPLACED_ANSWER => {
+                "let the agent answer at the reply address of the request, or on a topic that a binding with role: responses reads"
             }
             AGENT_NOT_FOUND => {
                 "name an agent that `agents` lists or a route names, or set registry.unknown_agents: any"

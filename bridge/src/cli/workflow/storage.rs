@@ -115,6 +115,18 @@ pub(super) async fn run(args: StorageArgs) -> anyhow::Result<Status> {
     Ok(Status::Success)
 }
 
+/// Why the executor refuses a request, and when it may be sent again.
+fn reason(answer: &Json) -> String {
+    let of_error = answer.get("error").and_then(|error| error.get("message"));
+    let places = [of_error, answer.get("message"), answer.get("error")];
+    let message = places.into_iter().flatten().find_map(Json::as_str);
+    let message = message.unwrap_or("no reason given");
+    match answer.get("retry_after") {
+        Some(seconds) => format!("{message}: try again in {seconds} s"),
+        None => message.to_owned(),
+    }
+}
+
 fn gap(session: &str) -> &'static str {
     if session.is_empty() { "" } else { "  " }
 }
@@ -145,13 +157,14 @@ impl AgentStorage {
         if status.is_success() {
             return Ok(answer);
         }
-        let error = answer.get("error");
-        let message = error.and_then(|error| error.get("message").or(Some(error)));
-        let message = message.and_then(Json::as_str).unwrap_or("no reason given");
-        bail!("{status}: {message}");
+        bail!("{status}: {}", reason(&answer));
     }
 
     fn url_of(&self, key: Option<&str>) -> Result<Url, Misuse> {
+        // They would name another path of the bridge. StoreData refuses them, too.
+        if let Some(key @ ("" | "." | "..")) = key {
+            return Err(Misuse(format!("{key:?} is not the key of a stored value")));
+        }
         let mut url = self.url.clone();
         let wrong = || Misuse(format!("--url {}: expected an http URL", self.url));
         {
@@ -178,5 +191,26 @@ impl AgentStorage {
         };
         let read = secret.reveal().map_err(|error| Misuse(error.to_string()))?;
         Ok(read.as_str().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_its_reason_and_when_to_try_again() {
+        for (answer, expected) in [
+            (
+                r#"{"error":"Rate limit exceeded","message":"Rate limit exceeded: 60 requests per minute","retry_after":7}"#,
+                "Rate limit exceeded: 60 requests per minute: try again in 7 s",
+            ),
+            (r#"{"error":{"code":"not_permitted","message":"no"}}"#, "no"),
+            (r#"{"error":"no"}"#, "no"),
+            ("{}", "no reason given"),
+        ] {
+            let answer = a2abus_executor::parse(answer.as_bytes()).unwrap();
+            assert_eq!(reason(&answer), expected);
+        }
     }
 }

@@ -37,8 +37,8 @@ stored, warnings, waited_ms and retry_delays_ms ([least, most] of each).
 
 Other members of a case are comments. A misspelt member, an unknown member inside the members above, and a duplicate \
 member make the case fail. Anything that expected does not mention must not happen: no request, no retry, no stored \
-value. model is the whole data model at the end. No API is called and no time passes: responses are recorded, and the \
-clock is virtual.
+value, nothing in the data model. model is the whole data model at the end, so a case whose workflow writes to it \
+needs model. No API is called and no time passes: responses are recorded, and the clock is virtual.
 
 Exit status 1 if a case fails or a file contains none.")]
 pub(super) struct TestArgs {

@@ -24,7 +24,9 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         }
         let findings = transport.as_ref().map(TransportConfig::tls_findings);
         let findings = findings.unwrap_or_default();
-        for problem in findings.unusable.into_iter().chain(findings.invalid) {
+        let login = transport.as_ref().and_then(TransportConfig::login_problem);
+        let unusable = findings.unusable.into_iter().chain(findings.invalid);
+        for problem in unusable.chain(login) {
             checker.error(path.key(name).below(&problem.key), problem.message);
         }
         for problem in findings.expiring {

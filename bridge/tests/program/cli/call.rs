@@ -1,0 +1,78 @@
+//! `a2abus call`: how it ends without an answer.
+
+use std::time::{Duration, Instant};
+
+use super::{CONFIG, config, run};
+
+#[test]
+fn a_call_ends_at_its_timeout_when_the_bus_cannot_be_reached() {
+    // Nobody listens on this port.
+    for bus in [
+        "{ type: kafka, brokers: ['127.0.0.1:1'] }",
+        "{ type: nats, servers: ['nats://127.0.0.1:1'] }",
+    ] {
+        let (_folder, file) = config(&format!(
+            "transports: {{ bus: {bus} }}\ndefault_route: [{{ transport: bus, topic: agents }}]\n"
+        ));
+        let file = file.to_str().unwrap();
+        let ends_in_time = || {
+            let start = Instant::now();
+            let output = run(&["call", "-c", file, "-t", "300ms", "agent", "ping"], "");
+            let took = start.elapsed();
+            assert_eq!(
+                (output.status, output.stdout.as_str()),
+                (1, ""),
+                "{}",
+                output.stderr
+            );
+            let last = output.stderr.lines().last().unwrap();
+            assert!(
+                last.starts_with("a2abus: not connected within 300ms: "),
+                "{last}"
+            );
+            // A machine with much to do may not get so far as to try.
+            let says_why = last.contains("transport bus: ") || last.ends_with(": still starting");
+            assert!(says_why, "{last}");
+            println!("it took {took:?}");
+            // Without the bound it is 30 s, and a question to the cluster may take 10 s.
+            took < Duration::from_secs(8)
+        };
+        // A stall of the machine delays one call, and a missing bound all of them.
+        assert!((0..3).any(|_| ends_in_time()), "no call ended in time");
+    }
+}
+
+#[test]
+fn an_unanswered_call_fails_with_its_timeout() {
+    let (_folder, file) = config(CONFIG);
+    let file = file.to_str().unwrap();
+    // A machine with much to do may need all of a short time to connect.
+    let answerless = ["250ms", "1s", "4s", "16s"].into_iter().any(|time| {
+        let arguments = ["call", "-c", file, "-t", time, "agent", "tools/call"];
+        let output = run(&arguments, "");
+        assert_eq!(
+            (output.status, output.stdout.as_str()),
+            (1, ""),
+            "{}",
+            output.stderr
+        );
+        let not_connected = format!("a2abus: not connected within {time}: ");
+        let no_answer = "a2abus: no answer from agent \"agent\" within ";
+        let is_told =
+            output.stderr.starts_with(no_answer) || output.stderr.starts_with(&not_connected);
+        assert!(is_told, "{}", output.stderr);
+        output.stderr.starts_with(no_answer)
+    });
+    assert!(answerless, "it never connected");
+}
+
+#[test]
+fn a_call_is_checked_with_the_limits_of_the_configuration() {
+    let (_folder, file) = config(&format!("{CONFIG}limits: {{ max_depth: 8 }}\n"));
+    let nested = "[".repeat(20) + &"]".repeat(20);
+    let file = file.to_str().unwrap();
+    let output = run(&["call", "-c", file, "agent", "ping", &nested], "");
+    assert_eq!((output.status, output.stdout.as_str()), (2, ""));
+    let refused = output.stderr.contains("the request is refused");
+    assert!(refused, "{}", output.stderr);
+}

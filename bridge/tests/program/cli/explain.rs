@@ -1,0 +1,377 @@
+//! `a2abus explain`: why, from where and where to.
+
+use serde_json::{Value, json};
+
+use super::{BAD_TARGET, CALL, CONFIG, CommandOutput, LEGACY, RESULT, config, run};
+
+fn explain(more: &[&str], payload: &str) -> CommandOutput {
+    let (_folder, file) = config(CONFIG);
+    let arguments = [&["explain", "-c", file.to_str().unwrap()], more].concat();
+    run(&arguments, payload)
+}
+
+#[test]
+fn explain_says_why_and_where_every_attribute_comes_from() {
+    let output = run(&["explain"], CALL);
+    let line = output.one();
+    assert_eq!(
+        line["because"],
+        json!({"rule": 2, "member": "jsonrpc", "value": "2.0"})
+    );
+    assert_eq!(
+        line["origins"],
+        json!({
+            "id": "id", "source": "where the payload was received", "type": "type_prefix and method",
+            "datacontenttype": "the payload is JSON", "time": "the clock", "a2amethod": "method",
+            "targetagent": "params._agentId", "mcptype": "method with an id",
+            "protocol": "the payload's family", "protocolversion": "jsonrpc",
+        })
+    );
+    assert_eq!((line.get("route"), output.status), (None, 0));
+    for (payload, rule, member, value) in [
+        (LEGACY, 3, "protocol", "A2A"),
+        (
+            r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#,
+            1,
+            "specversion",
+            "1.0",
+        ),
+    ] {
+        let detection = run(&["explain"], payload).one()["because"].clone();
+        assert_eq!(
+            detection,
+            json!({"rule": rule, "member": member, "value": value})
+        );
+    }
+}
+
+#[test]
+fn explain_has_an_origin_for_every_attribute_that_map_prints() {
+    for payload in [CALL, RESULT, LEGACY] {
+        let line = run(&["explain"], payload).one();
+        let event = line["event"].as_object().unwrap();
+        let origins = line["origins"].as_object().unwrap();
+        for name in event
+            .keys()
+            .filter(|name| !matches!(name.as_str(), "data" | "specversion"))
+        {
+            let origin = origins[name.as_str()].as_str().unwrap();
+            assert_ne!(origin, "the mapping", "{name}");
+        }
+        assert_eq!(origins.len(), event.len() - 2);
+    }
+}
+
+#[test]
+fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
+    let output = explain(&[], CALL);
+    let line = output.one();
+    assert_eq!(line["event"]["type"], "x.tools.call.req");
+    assert_eq!(line["event"]["source"], "/a2abus/t/in");
+    let route = &line["route"];
+    assert_eq!(
+        (&route["binding"], &route["chosen"]),
+        (&json!("in"), &json!("agents"))
+    );
+    let steps: Vec<_> = route["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| &step["route"])
+        .collect();
+    assert_eq!(steps, ["other", "door", "agents"]);
+    assert_eq!(route["steps"][0]["mismatch"]["value"], "weather");
+    assert_eq!(
+        route["destinations"],
+        json!([{"transport": "bus", "topic": "agents.weather", "key": "<position>#0", "mode": "binary"}])
+    );
+    assert_eq!(output.status, 0);
+}
+
+#[test]
+fn explain_takes_the_binding_that_is_named() {
+    let door = explain(&["--binding", "http"], CALL).one();
+    assert_eq!(door["route"]["chosen"], "door");
+    assert_eq!(door["event"]["source"], "/a2abus/t/http");
+    let misuse = explain(&["--binding", "nope"], CALL);
+    assert_eq!(misuse.status, 2);
+    assert_eq!(
+        misuse.stderr,
+        "a2abus: there is no binding \"nope\": choose one of answers, in, http\n"
+    );
+    assert_eq!(run(&["explain", "--binding", "in"], CALL).status, 2);
+}
+
+#[test]
+fn explain_shows_no_route_for_messages_of_a_binding_of_answers() {
+    let answers = ["--binding", "answers"];
+    let cloud_event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","callid":"x"}"#;
+    for (payload, reason, status) in [
+        (RESULT, json!(null), 0),
+        (cloud_event, json!(null), 0),
+        (CALL, json!("not_an_answer"), 1),
+        (LEGACY, json!("not_an_answer"), 1),
+    ] {
+        let output = explain(&answers, payload);
+        let route = &output.one()["route"];
+        let note = route["note"].as_str().unwrap();
+        assert!(note.contains("matched to the calls"), "{note}");
+        assert_eq!(
+            (&route["reason"], output.status),
+            (&reason, status),
+            "{route}"
+        );
+        assert_eq!(route["chosen"], json!(null));
+        assert_eq!(
+            (&route["steps"], &route["destinations"]),
+            (&json!([]), &json!([]))
+        );
+    }
+}
+
+const REGISTRY: &str = "
+transports: { bus: { type: memory } }
+registry: { enabled: true, destinations: [{ to: { transport: bus, topic: 'agents.{targetagent}' } }] }
+workflows: { enabled: true, agents: [{ id: a }] }
+bindings:
+  - { name: in, transport: bus, topics: [in] }
+  - { name: cards, transport: bus, topics: [cards], role: discovery }
+  - { name: wf, transport: bus, topics: [wf], role: workflows, run_as: a }
+agents: { listed: { description: It is listed. } }
+default_route: [{ transport: bus, topic: rest }]
+";
+
+#[test]
+fn explain_shows_no_route_for_messages_that_are_not_routed() {
+    let (_folder, file) = config(REGISTRY);
+    let file = file.to_str().unwrap();
+    for (binding, note) in [("cards", "the registry gets this"), ("wf", "the executor")] {
+        let output = run(&["explain", "-c", file, "--binding", binding], CALL);
+        let route = &output.one()["route"];
+        let shown = route["note"].as_str().unwrap();
+        assert!(shown.contains(note), "{shown}");
+        assert_eq!(
+            (&route["steps"], &route["destinations"], output.status),
+            (&json!([]), &json!([]), 0)
+        );
+    }
+    // The executor answers, so the binding must allow the reply address; the registry only logs one.
+    let named = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","replyto":"other"}"#;
+    for (binding, reason, status) in [
+        ("wf", json!("reply_topic_refused"), 1),
+        ("cards", json!(null), 0),
+    ] {
+        let output = run(&["explain", "-c", file, "--binding", binding], named);
+        let route = &output.one()["route"];
+        assert_eq!(
+            (&route["reason"], output.status),
+            (&reason, status),
+            "{route}"
+        );
+    }
+}
+
+#[test]
+fn explain_refuses_unknown_agents_like_the_bridge() {
+    const NOTE: &str = "known only to the running bridge";
+    let listed = CALL.replace("weather", "listed");
+    let any = config(REGISTRY);
+    let only_known = config(&REGISTRY.replace(
+        "enabled: true, d",
+        "enabled: true, unknown_agents: known, d",
+    ));
+    for (file, payload, reason, has_note) in [
+        (&any, CALL, json!(null), true),
+        (&any, listed.as_str(), json!(null), false),
+        (&only_known, CALL, json!("agent_not_found"), true),
+        (&only_known, listed.as_str(), json!(null), false),
+    ] {
+        let output = run(&["explain", "-c", file.1.to_str().unwrap()], payload);
+        let route = &output.one()["route"];
+        assert_eq!(route["reason"], reason, "{route}");
+        let note = route["note"].as_str().unwrap_or_default();
+        assert_eq!(note.contains(NOTE), has_note, "{route}");
+        let destinations = route["destinations"].as_array().unwrap();
+        assert_eq!(destinations.is_empty(), !reason.is_null(), "{route}");
+        assert_eq!(output.status, i32::from(!reason.is_null()));
+    }
+}
+
+#[test]
+fn explain_says_why_an_event_goes_nowhere() {
+    let no_route = explain(
+        &[],
+        LEGACY
+            .replace("CFP", "DANCE")
+            .replace(",\"targetAgent\":{\"agentId\":\"b\"}", "")
+            .as_str(),
+    );
+    assert_eq!(no_route.one()["route"]["reason"], "bad_destination");
+    assert!(
+        no_route.one()["route"]["destinations"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("targetagent")
+    );
+    assert_eq!(no_route.status, 1);
+    let nobody = explain(&[], RESULT);
+    assert_eq!(nobody.one()["route"]["reason"], "no_route");
+    assert_eq!(nobody.status, 1);
+}
+
+#[test]
+fn explain_suggests_a_fix_for_a_refused_payload() {
+    let output = run(&["explain"], BAD_TARGET);
+    let line = output.one();
+    assert_eq!(
+        (&line["error"]["kind"], output.status),
+        (&json!("bad_target"), 1)
+    );
+    assert!(line["fix"].as_str().unwrap().contains("256"));
+}
+
+#[test]
+fn explain_honours_on_unknown() {
+    let unknown = r#"{"hello":"world"}"#;
+    let rejected = explain(&[], unknown);
+    assert_eq!(
+        (&rejected.one()["error"]["kind"], rejected.status),
+        (&json!("unknown"), 1)
+    );
+    for (how, event) in [
+        ("wrap", json!("org.apache.eventmesh.a2a.unknown")),
+        ("pass", Value::Null),
+    ] {
+        let text = CONFIG.replace("role: responses }", "role: responses }\n  - { name: any, transport: bus, topics: [any], on_unknown: HOW }")
+            .replace("HOW", how)
+            .replace("binding: 'htt?'", "binding: any");
+        let (_folder, file) = config(&text);
+        let file = file.to_str().unwrap();
+        let arguments = ["explain", "-c", file, "--binding", "any"];
+        let output = run(&arguments, unknown);
+        let line = output.one();
+        assert_eq!((&line["ok"], output.status), (&json!(true), 0), "{line}");
+        assert_eq!(line["on_unknown"], how);
+        assert_eq!(line["route"]["chosen"], "door");
+        assert_eq!(line["event"]["type"], event);
+        let reported = run(&[&arguments[..], &["--text"]].concat(), unknown);
+        let first = reported.stdout.lines().next().unwrap();
+        assert!(
+            first.starts_with(&format!("unit 0  unknown format; on_unknown is {how}: ")),
+            "{first}"
+        );
+        assert!(
+            reported
+                .stdout
+                .contains("goes    transport bus, topic door"),
+            "{}",
+            reported.stdout
+        );
+    }
+}
+
+const ADAPTING: &str = "
+transports: { bus: { type: memory } }
+bindings:
+  - { name: filling, transport: bus, topics: [a], fill_from_data: true }
+  - { name: checking, transport: bus, topics: [b], validate: true }
+  - { name: converting, transport: bus, topics: [c], convert: envelope_to_acp_jsonrpc_call }
+routes:
+  - { name: weather, when: { targetagent: weather }, to: [{ transport: bus, topic: weather }] }
+  - { name: rest, to: [{ transport: bus, topic: rest }] }
+";
+
+/// It does what the bridge does with the same message.
+#[test]
+fn explain_fills_validates_and_converts_like_the_binding() {
+    let (_directory, file) = config(ADAPTING);
+    let at = |binding: &str, more: &[&str], payload: &str| {
+        let file = file.to_str().unwrap();
+        let arguments = [&["explain", "-c", file, "--binding", binding], more].concat();
+        run(&arguments, payload)
+    };
+    let event =
+        format!(r#"{{"specversion":"1.0","id":"1","source":"s","type":"t","data":{CALL}}}"#);
+    let filled = at("filling", &[], &event).one();
+    assert_eq!(filled["route"]["chosen"], "weather");
+    assert_eq!(filled["event"]["targetagent"], "weather");
+    assert_eq!(filled["kind"], "request");
+    assert_eq!(
+        filled["origins"]["targetagent"],
+        "the data, by fill_from_data"
+    );
+    assert_eq!(filled["origins"]["id"], "the event itself");
+    let unfilled = at("checking", &[], &event).one();
+    assert_eq!(unfilled["route"]["chosen"], "rest");
+
+    let invalid = r#"{"type":"tool/call/req","id":"c1","version":"1.0","ts":1}"#;
+    let output = at("checking", &[], invalid);
+    let route = &output.one()["route"];
+    assert_eq!(
+        (route["reason"].as_str(), output.status),
+        (Some("invalid_record"), 1)
+    );
+    assert!(
+        route["detail"].as_str().unwrap().contains("arguments"),
+        "{route}"
+    );
+
+    let unknown = at("converting", &[], CALL).one();
+    assert_eq!(unknown["route"]["reason"], "convert_failed");
+    // With a conversion, an object of no known family is not rejected.
+    let unknown = at("converting", &[], r#"{"hello":1}"#).one();
+    assert_eq!(unknown["on_unknown"], "wrap", "{unknown}");
+    assert_eq!(unknown["route"]["reason"], "convert_failed");
+
+    let refused = at("filling", &["--header", "ce_replyto=other"], CALL).one();
+    assert_eq!(refused["route"]["reason"], "reply_topic_refused");
+    let text = at("filling", &["--text", "--header", "ce_replyto=other"], CALL);
+    assert!(
+        text.stdout.contains("add the topic to its reply_topics"),
+        "{}",
+        text.stdout
+    );
+}
+
+#[test]
+fn explain_shows_what_a_conversion_makes_of_a_record() {
+    let (_directory, file) = config(ADAPTING);
+    let file = file.to_str().unwrap();
+    let record = r#"{"protocol_version":"1.0","request_id":"r1","session_id":"s","method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"text","text":"hi"}]}}"#;
+    let output = run(&["explain", "-c", file, "--binding", "converting"], record).one();
+    let converted = &output["route"]["converted"];
+    assert_eq!(converted["protocol"], "A2A", "{output}");
+    assert_eq!(converted["data"]["method"], "session/prompt");
+    assert_eq!(output["event"]["protocol"], "E2A");
+}
+
+#[test]
+fn explain_prints_text_into_a_pipe_when_asked() {
+    let output = run(&["explain", "--text"], CALL);
+    assert!(
+        output.stdout.starts_with("unit 0  JSON-RPC request, mcp"),
+        "{}",
+        output.stdout
+    );
+    assert_eq!(run(&["explain", "--text", "--json"], CALL).status, 2);
+}
+
+#[test]
+fn explain_refuses_a_wrong_configuration() {
+    let (_folder, file) = config("instanze: t\n");
+    let output = run(&["explain", "-c", file.to_str().unwrap()], CALL);
+    assert_eq!((output.status, output.stdout.as_str()), (1, ""));
+    assert!(
+        output.stderr.lines().count() >= 2 && output.stderr.contains("instanze"),
+        "{}",
+        output.stderr
+    );
+    assert!(
+        output
+            .stderr
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("a2abus: the configuration ")
+    );
+}
