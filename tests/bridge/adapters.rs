@@ -1,19 +1,18 @@
 //! The processing of payloads in a binding: refuses, converts, validates, names.
 
-use std::collections::BTreeMap;
-
-use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_plugin::{Event, Limits};
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription, Topic,
-    TopicFilter, Transport as _,
+    Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
+    Transport as _,
 };
 use support::battery::within;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::set_up::{build, until_ready};
 
 /// A bridge that reads `in` and writes `out`.
 struct World {
@@ -50,20 +49,13 @@ impl World {
         let text = config(binding, route);
         let config =
             Config::read("test.yaml", &text, []).unwrap_or_else(|problems| panic!("{problems}"));
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let readiness = std::sync::Arc::clone(bridge.readiness());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
         let out = memory.subscribe(group("out")).await.unwrap();
         let dead = memory.subscribe(group("a2abus.dlq")).await.unwrap();
-        within("the bridge is ready", async {
-            while !readiness.is_ready() {
-                yield_now().await;
-            }
-        })
-        .await;
+        until_ready(&readiness).await;
         Self {
             memory,
             out,

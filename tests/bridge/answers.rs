@@ -3,17 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use a2abus_bridge::Bridge;
-use a2abus_bridge::calls::{Answer, CallError, Calls, Part, Request};
+use a2abus_bridge::calls::{Answer, CallError, Calls, Part};
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
-use a2abus_bridge::readiness::Readiness;
-use a2abus_plugin::{Data, Event, Hint, Limits, decode};
+use a2abus_plugin::{Data, Event, Limits};
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _, TransportErrorKind,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    TransportErrorKind,
 };
 use bytes::Bytes;
 use support::battery::within;
@@ -21,6 +19,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Lines;
+use crate::set_up::{build, request, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -59,15 +58,6 @@ pub(super) fn group(topic: &str) -> Subscription {
     }
 }
 
-async fn until_ready(readiness: &Readiness) {
-    within("the bridge is ready", async {
-        while !readiness.is_ready() {
-            yield_now().await;
-        }
-    })
-    .await;
-}
-
 impl World {
     async fn new() -> Self {
         Self::with(CONFIG).await
@@ -81,9 +71,7 @@ impl World {
     async fn on(memory: Memory, config: &str, agent: &str) -> Self {
         let config =
             Config::read("test.yaml", config, []).unwrap_or_else(|problems| panic!("{problems}"));
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let (calls, metrics) = (Arc::clone(bridge.calls()), Arc::clone(bridge.metrics()));
         let readiness = Arc::clone(bridge.readiness());
         let stop = CancellationToken::new();
@@ -108,22 +96,7 @@ impl World {
         let payload = format!(
             r#"{{"jsonrpc":"2.0","id":1.50,"method":"{method}","params":{{"_agentId":"weather"}}}}"#
         );
-        let unit = decode(&Bytes::from(payload), &Hint::default(), &Limits::default())
-            .into_only()
-            .unwrap()
-            .unwrap();
-        let request = Request {
-            unit,
-            data: None,
-            call: None,
-            target: None,
-            timeout: None,
-            bounds_first_part: false,
-            key: None,
-            arrived: std::time::Instant::now(),
-            caller: caller.into(),
-            headers: Vec::new(),
-        };
+        let request = request(payload, caller);
         self.calls.call(request).await.unwrap()
     }
 
@@ -912,6 +885,43 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
         .publish(&again.reply_to, response(&again.id, "2"))
         .await;
     assert!(body(&part(&mut answer).await).ends_with("\"result\":2}"));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_without_headers_on_a_request_topic_is_named_if_no_route_takes_it() {
+    let mut world = World::new().await;
+    let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    for (id, expected) in [
+        (request.id.as_str(), "answer_on_request_topic"),
+        ("7", "no_route"),
+    ] {
+        world.publish("events", response(id, "1")).await;
+        let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
+        let reason = dlq_message.message.headers.get("bus-dlq-reason").unwrap();
+        assert_eq!(reason, expected);
+        dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
+    }
+    world
+        .publish(&request.reply_to, response(&request.id, "2"))
+        .await;
+    assert!(body(&part(&mut answer).await).ends_with("\"result\":2}"));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_route_for_answers_takes_them() {
+    let for_answers = "routes: [{ name: answers, when: { mcptype: response }, to: [{ transport: bus, topic: answers }] }, ";
+    let config = CONFIG.replace("routes: [", for_answers);
+    let mut world = World::with(&config).await;
+    let mut answers = world.memory.subscribe(group("answers")).await.unwrap();
+    let answer = world.call("tools/call").await;
+    let request = world.received().await;
+    world.publish("events", response(&request.id, "1")).await;
+    within("the copy", answers.recv()).await.unwrap();
+    drop(answer);
     world.end().await;
 }
 

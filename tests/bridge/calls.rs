@@ -1,18 +1,15 @@
 //! What callers send goes by the one delivery policy: known failures, refusals at once, retries until the deadline.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::calls::{Answer, CallError, Calls, Request};
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
-use a2abus_plugin::{Hint, Limits, decode};
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _, TransportErrorKind,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    TransportErrorKind,
 };
 use bytes::Bytes;
 use serde_json::Value;
@@ -22,6 +19,7 @@ use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Lines;
+use crate::set_up::{self, build};
 
 const CONFIG: &str = "
 instance: test
@@ -62,29 +60,14 @@ fn message(method: &str, agent: &str, id: &str) -> String {
 
 /// A request, or without an id a notification.
 fn request(agent: &str, id: &str) -> Request {
-    let payload = Bytes::from(message("message/send", agent, id));
-    let unit = decode(&payload, &Hint::default(), &Limits::default());
-    Request {
-        unit: unit.into_only().unwrap().unwrap(),
-        data: None,
-        call: None,
-        target: None,
-        timeout: None,
-        bounds_first_part: false,
-        key: None,
-        arrived: std::time::Instant::now(),
-        caller: "test".into(),
-        headers: Vec::new(),
-    }
+    set_up::request(message("message/send", agent, id), "test")
 }
 
 impl World {
     async fn new(memory: Memory) -> Self {
         let (lines, logging) = Lines::record();
         let config = Config::read("test.yaml", CONFIG, []).unwrap_or_else(|p| panic!("{p}"));
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
         let calls = Arc::clone(bridge.calls());
         let stop = CancellationToken::new();

@@ -1,17 +1,16 @@
 //! One message does not stop another: refused messages, messages that a bus does not accept for a while, and the log
 //! lines about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _, TransportErrorKind,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    TransportErrorKind,
 };
 use futures_util::FutureExt as _;
 use support::battery::within;
@@ -20,6 +19,8 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
+
+use crate::set_up::build;
 
 const CONFIG: &str = "
 instance: test
@@ -145,16 +146,8 @@ impl World {
     async fn with(config: &str, source: Memory, sink: Memory) -> Self {
         let (lines, logging) = Lines::record();
         let config = Config::read("test.yaml", config, []).unwrap_or_else(|p| panic!("{p}"));
-        let connect = |name: &str| match name {
-            "source" => AnyTransport::Memory(source.connect()),
-            _ => AnyTransport::Memory(sink.connect()),
-        };
-        let transports: BTreeMap<_, _> = config
-            .transports
-            .keys()
-            .map(|name| (name.clone(), connect(name.text())))
-            .collect();
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bus = |name: &str| if name == "source" { &source } else { &sink };
+        let bridge = build(config, bus).await;
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));

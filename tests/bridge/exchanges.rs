@@ -1,9 +1,7 @@
 //! Requests made on the bus are answered there, in any form of the agent's answer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
@@ -11,8 +9,8 @@ use a2abus_plugin::Limits;
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _, TransportErrorKind,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    TransportErrorKind,
 };
 use serde_json::{Value, json};
 use support::battery::within;
@@ -20,6 +18,8 @@ use support::cancels::AgentWork;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+
+use crate::set_up::{build, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -88,21 +88,14 @@ impl World {
         let memory = Memory::default();
         let config =
             Config::read("test.yaml", config, []).unwrap_or_else(|problems| panic!("{problems}"));
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
         let agent = memory.subscribe(group("agents.weather")).await.unwrap();
         let inbox = memory.subscribe(group("clients.me")).await.unwrap();
         let dead = memory.subscribe(group("a2abus.dlq")).await.unwrap();
-        within("the bridge is ready", async {
-            while !readiness.is_ready() {
-                yield_now().await;
-            }
-        })
-        .await;
+        until_ready(&readiness).await;
         Self {
             memory,
             metrics,
@@ -1452,18 +1445,12 @@ async fn requests_whose_answers_cannot_be_read_wait_once_and_are_not_published_l
         )
         .replace("routes: [", "routes: [\n  { name: far, when: { mcptype: request }, to: [{ transport: far, topic: 'agents.{targetagent}' }] },");
     let config = Config::read("test.yaml", &config, []).unwrap_or_else(|p| panic!("{p}"));
-    let connect = |name: &str| match name {
-        "bus" => AnyTransport::Memory(near.connect()),
-        _ => AnyTransport::Memory(far.connect()),
-    };
-    let transports = config.transports.keys();
-    let transports = transports.map(|name| (name.clone(), connect(name.text())));
-    let transports: BTreeMap<_, _> = transports.collect();
     let mut agent = far.subscribe(group("agents.weather")).await.unwrap();
     let mut inbox = near.subscribe(group("clients.me")).await.unwrap();
     let mut events = near.subscribe(group("agents.weather")).await.unwrap();
     far.set_down("not there yet");
-    let bridge = Bridge::build_on(config, transports).await.unwrap();
+    let bus = |name: &str| if name == "bus" { &near } else { &far };
+    let bridge = build(config, bus).await;
     let readiness = Arc::clone(bridge.readiness());
     let stop = CancellationToken::new();
     let running = tokio::spawn(bridge.run(stop.clone()));

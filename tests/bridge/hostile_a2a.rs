@@ -59,6 +59,20 @@ async fn answer(mut client: TcpStream) -> (StatusCode, Value) {
     )
 }
 
+/// What comes back if a client sends a call, with this as its length, and then closes its sending side.
+async fn half_closed(front: &Front, path: &str, length: usize) -> String {
+    let mut client = connect(front).await;
+    let sent = format!("{}{}", head(path, length), call());
+    client.write_all(sent.as_bytes()).await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut bytes = Vec::new();
+    timeout(SOON, client.read_to_end(&mut bytes))
+        .await
+        .expect("the connection is closed in time")
+        .unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The reason of an error, and its code.
 fn error(answer: &Value) -> (i64, &str) {
     let error = &answer["error"];
@@ -95,18 +109,8 @@ async fn a_body_that_comes_too_slowly_is_refused() {
 async fn a_client_that_closes_its_sending_side_has_gone_away() {
     let front = Front::open_with(CONFIG).await;
     for path in PATHS {
-        let mut client = connect(&front).await;
-        let call = call();
-        let sent = format!("{}{call}", head(path, call.len()));
-        client.write_all(sent.as_bytes()).await.unwrap();
-        client.shutdown().await.unwrap();
         // The answer may have been faster.
-        let mut bytes = Vec::new();
-        timeout(SOON, client.read_to_end(&mut bytes))
-            .await
-            .expect("the connection is closed in time")
-            .unwrap();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = half_closed(&front, path, call().len()).await;
         assert!(
             text.is_empty() || text.starts_with("HTTP/1.1 200"),
             "{path}: {text}"
@@ -119,17 +123,7 @@ async fn a_client_that_closes_its_sending_side_has_gone_away() {
 async fn a_truncated_body_is_not_a_request() {
     let mut front = Front::open_with(CONFIG).await;
     for path in PATHS {
-        let mut client = connect(&front).await;
-        let call = call();
-        let sent = format!("{}{call}", head(path, call.len() + 1));
-        client.write_all(sent.as_bytes()).await.unwrap();
-        client.shutdown().await.unwrap();
-        let mut bytes = Vec::new();
-        timeout(SOON, client.read_to_end(&mut bytes))
-            .await
-            .expect("the connection is closed in time")
-            .unwrap();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = half_closed(&front, path, call().len() + 1).await;
         assert!(
             text.is_empty() || text.starts_with("HTTP/1.1 400"),
             "{path}: {text}"

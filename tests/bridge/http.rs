@@ -1,15 +1,13 @@
 //! The HTTP listener, end to end: the memory transport behind it, and an agent that answers there.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Delivery, Message, Outcome, Reading, Subscription,
-    TopicFilter, Transport as _, TransportErrorKind,
+    Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, TopicFilter,
+    Transport as _, TransportErrorKind,
 };
 use futures_util::StreamExt as _;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
@@ -21,6 +19,8 @@ use tokio::sync::{Barrier, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::set_up::build;
 
 /// Longer than anything here takes, also on a slow machine that stalls, so that a test that hangs fails.
 pub(crate) const SOON: Duration = Duration::from_secs(180);
@@ -64,9 +64,7 @@ impl Front {
     /// The same on this bus.
     pub(crate) async fn open_on(memory: Memory, config: &str) -> Self {
         let config = Config::read("test.yaml", config, []).unwrap();
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let base = format!("http://{}", bridge.door_address().unwrap());
         let admin = format!("http://{}", bridge.admin_address().unwrap());
         let (sender, requests) = mpsc::channel(1_000);

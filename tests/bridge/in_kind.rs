@@ -1,26 +1,24 @@
 //! `POST /rpc` accepts requests of every family and answers in the same family. An agent answers on the memory
 //! transport.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_plugin::Limits;
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 use support::battery::within;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::SOON;
+use crate::set_up::{build, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -55,9 +53,7 @@ impl World {
     async fn new() -> Self {
         let memory = Memory::default();
         let config = Config::read("test.yaml", CONFIG, []).unwrap();
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let base = format!("http://{}", bridge.door_address().unwrap());
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
         let agent = memory.subscribe(Subscription {
@@ -69,12 +65,7 @@ impl World {
         let agent = agent.await.unwrap();
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        within("the bridge is ready", async {
-            while !readiness.is_ready() {
-                yield_now().await;
-            }
-        })
-        .await;
+        until_ready(&readiness).await;
         Self {
             base,
             memory,

@@ -29,6 +29,7 @@ mod registry;
 mod reload;
 mod rest;
 mod schedules;
+mod set_up;
 mod site;
 mod state;
 mod tasks;

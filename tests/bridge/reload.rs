@@ -11,19 +11,19 @@ use a2abus_bridge::calls::{Calls, Request};
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
-use a2abus_bridge::{Bridge, LogLevels, Reloads};
-use a2abus_plugin::{Hint, Limits, decode};
+use a2abus_bridge::{LogLevels, Reloads};
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _, TransportErrorKind,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
+    TransportErrorKind,
 };
-use bytes::Bytes;
 use serde_json::{Value, json};
 use support::battery::within;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::set_up::{self, build};
 
 /// Events go to `to`, calls to `agents.SIDE`.
 fn config(side: &str) -> String {
@@ -72,11 +72,9 @@ impl World {
             ..MemoryConfig::default()
         });
         let config = Config::load(&file, []).unwrap_or_else(|problems| panic!("{problems}"));
-        let name = config.transports.keys().next().unwrap().clone();
-        let transports = BTreeMap::from([(name, AnyTransport::Memory(memory.connect()))]);
         let levels = Arc::new(Mutex::new(Vec::new()));
         let set = Arc::clone(&levels);
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bridge = build(config, |_| &memory).await;
         let bridge = bridge.with_log_levels(LogLevels::new(move |filter| {
             set.lock().unwrap().push(filter.to_owned());
         }));
@@ -669,20 +667,7 @@ async fn agent(memory: Memory, topic: &'static str) {
 
 /// A request of a caller.
 fn request(body: &Value) -> Request {
-    let body = Bytes::from(body.to_string());
-    let unit = decode(&body, &Hint::default(), &Limits::default());
-    Request {
-        unit: unit.into_only().unwrap().unwrap(),
-        data: None,
-        call: None,
-        target: None,
-        timeout: None,
-        bounds_first_part: false,
-        key: None,
-        arrived: std::time::Instant::now(),
-        caller: "test".into(),
-        headers: Vec::new(),
-    }
+    set_up::request(body.to_string(), "test")
 }
 
 /// One call after the other until the end; how many were answered.

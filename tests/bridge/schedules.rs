@@ -4,22 +4,22 @@
 //!
 //! `A2ABUS_SCHEDULE=N` runs the schedule N only, with its log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
+    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+
+use crate::set_up::build;
 
 /// How many schedules are run.
 const SCHEDULES: u64 = 10_000;
@@ -201,16 +201,8 @@ async fn listener(mut consumer: Consumer) {
 async fn schedule(config: Config, seed: u64) -> usize {
     let mut draw = Draw(seed);
     let ((source, faulty_source), (sink, faulty_sink)) = (draw.bus(seed), draw.bus(!seed));
-    let connect = |name: &str| match name {
-        "source" => AnyTransport::Memory(source.connect()),
-        _ => AnyTransport::Memory(sink.connect()),
-    };
-    let transports: BTreeMap<_, _> = config
-        .transports
-        .keys()
-        .map(|name| (name.clone(), connect(name.text())))
-        .collect();
-    let bridge = Bridge::build_on(config, transports).await.unwrap();
+    let bus = |name: &str| if name == "source" { &source } else { &sink };
+    let bridge = build(config, bus).await;
     let readiness = Arc::clone(bridge.readiness());
     let stop = CancellationToken::new();
     let running = tokio::spawn(bridge.run(stop.clone()));

@@ -1,25 +1,21 @@
 //! A bridge on two buses: what happens to one does not concern the calls on the other.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use a2abus_bridge::Bridge;
-use a2abus_bridge::calls::{Answer, CallError, Calls, Request};
+use a2abus_bridge::calls::{Answer, CallError, Calls};
 use a2abus_bridge::config::Config;
-use a2abus_plugin::{Hint, Limits, decode};
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Topic, TopicFilter, Transport as _,
-    TransportErrorKind,
+    Address, Consumer, Message, Outcome, Topic, TopicFilter, Transport as _, TransportErrorKind,
 };
-use bytes::Bytes;
 use serde_json::Value;
 use support::battery::within;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::answers::group;
+use crate::set_up::{build, request, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -45,23 +41,12 @@ impl World {
     async fn open() -> Self {
         let (near, far) = (Memory::default(), Memory::default());
         let config = Config::read("test.yaml", CONFIG, []).unwrap_or_else(|p| panic!("{p}"));
-        let connect = |name: &str| match name {
-            "near" => AnyTransport::Memory(near.connect()),
-            _ => AnyTransport::Memory(far.connect()),
-        };
-        let transports = config.transports.keys();
-        let transports = transports.map(|name| (name.clone(), connect(name.text())));
-        let transports: BTreeMap<_, _> = transports.collect();
-        let bridge = Bridge::build_on(config, transports).await.unwrap();
+        let bus = |name: &str| if name == "near" { &near } else { &far };
+        let bridge = build(config, bus).await;
         let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        within("the bridge is ready", async {
-            while !readiness.is_ready() {
-                yield_now().await;
-            }
-        })
-        .await;
+        until_ready(&readiness).await;
         Self {
             near,
             far,
@@ -75,19 +60,7 @@ impl World {
         let payload = format!(
             r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"_agentId":"{agent}"}}}}"#
         );
-        let unit = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
-        let request = Request {
-            unit: unit.into_only().unwrap().unwrap(),
-            data: None,
-            call: None,
-            target: None,
-            timeout: None,
-            bounds_first_part: false,
-            key: None,
-            arrived: std::time::Instant::now(),
-            caller: "test".into(),
-            headers: Vec::new(),
-        };
+        let request = request(payload, "test");
         self.calls.call(request).await.unwrap()
     }
 

@@ -4,8 +4,9 @@ use async_nats::jetstream::stream;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
-use support::server::{Kind, named};
+use support::server::{Kind, Private, named};
 
+use crate::durables::publish_raw;
 use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
 use crate::topics::{a2abus, written};
 
@@ -78,6 +79,8 @@ calls: {{ enabled: false }}"
     let (_, stderr, status) = a2abus(&["dead-letters", "show", &none], &file).await;
     assert_eq!(status, 1, "{stderr}");
 
+    let (_, stderr, status) = a2abus(&["dead-letters", "show", "k:nope/0/0"], &file).await;
+    assert!(status == 2 && stderr.contains(&dlq), "{stderr}");
     let (_, stderr, status) = a2abus(&["dead-letters", "resend", &none], &file).await;
     assert!(status == 1 && stderr.contains(&none), "{stderr}");
     // Without a choice, nothing is resent.
@@ -186,4 +189,63 @@ calls: {{ enabled: false }}"
             .iter()
             .all(|(name, _)| !name.to_string().starts_with("bus-dlq-"))
     );
+}
+
+/// The client closes its connection when it gets such a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_the_nats_client_cannot_read_is_named() {
+    let accounts = r#"accounts { A { jetstream: enabled, users: [ { user: admin, password: admin }, { user: bridge, password: secret, permissions: { publish: { deny: ["$JS.API.STREAM.MSG.GET.>"] } } } ] } }"#;
+    let settings = [accounts, "no_auth_user: admin"];
+    let Some(server) = Private::start_with(Kind::Nats, &settings).await else {
+        return;
+    };
+    let nats = format!("nats://{}", server.address());
+    let jetstream = jetstream_of(nats_client(&nats).await);
+    let letters = stream::Config {
+        name: "DLQ".to_owned(),
+        subjects: vec!["a2abus.dlq".to_owned()],
+        ..stream::Config::default()
+    };
+    jetstream.create_stream(letters).await.unwrap();
+    let malformed = b"NATS/1.0\r\nno colon\r\n\r\n";
+    publish_raw(&nats, b"a2abus.dlq", malformed, "bad").await;
+    let directory = tempfile::tempdir().unwrap();
+    let password = directory.path().join("password");
+    std::fs::write(&password, "secret").unwrap();
+    let config = |auth: &str| {
+        format!(
+            "
+instance: test
+transports: {{ bus: {{ type: nats, servers: ['{nats}'], {auth} }} }}
+bindings: [{{ name: in, transport: bus, topics: [in] }}]
+default_route: [{{ transport: bus, topic: out }}]
+calls: {{ enabled: false }}"
+        )
+    };
+
+    let limited = config(&format!(
+        "auth: {{ user: bridge, password: {{ file: {} }} }}",
+        password.display()
+    ));
+    let file = written(&directory, &limited);
+    let (_, stderr, status) = a2abus(&["dead-letters", "ls"], &file).await;
+    assert_eq!(status, 1, "{stderr}");
+    for named in ["STREAM.MSG.GET", "nats stream rmm DLQ 1"] {
+        assert!(stderr.contains(named), "{stderr}");
+    }
+
+    let file = written(&directory, &config(""));
+    let (_, stderr, status) = a2abus(&["dead-letters", "ls"], &file).await;
+    assert_eq!(status, 0, "{stderr}");
+    assert!(stderr.contains("j:DLQ/1 is skipped"), "{stderr}");
+    let (_, stderr, status) = a2abus(&["dead-letters", "show", "j:DLQ/1"], &file).await;
+    assert_eq!(status, 1, "{stderr}");
+    // Streams without dead letters are refused, with those that have them.
+    for command in ["show", "ls", "resend"] {
+        let (_, stderr, status) = a2abus(&["dead-letters", command, "j:NOPE/1"], &file).await;
+        assert!(
+            status == 2 && stderr.contains("name one of DLQ"),
+            "{command}: {stderr}"
+        );
+    }
 }

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use rdkafka::consumer::StreamConsumer;
 use serde_json::Value;
 use support::battery::within;
 use support::running::Running;
@@ -144,23 +145,29 @@ calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
     bridge.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_payload_that_cannot_be_mapped_or_routed_becomes_a_dead_letter_with_its_bytes() {
-    let Some(kafka) = named(Kind::Kafka) else {
-        return;
-    };
-    let plain = Plain::new(&kafka);
+/// A bridge without routes, another client of its bus, the topic that it reads, and its dead letters.
+async fn without_routes(kafka: &str, more: &str) -> (Running, Plain, String, StreamConsumer) {
+    let plain = Plain::new(kafka);
     let (inbox, dead) = (unique("in"), unique("dlq"));
     plain.create(&inbox, 1).await;
     plain.create(&dead, 1).await;
     let bridge = Running::start(&format!(
         "
-transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'] }} }}
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}']{more} }} }}
 bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {dead} }} }}]
 calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
     ))
     .await;
     let consumer = plain.read(&dead, 1);
+    (bridge, plain, inbox, consumer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payload_that_cannot_be_mapped_or_routed_becomes_a_dead_letter_with_its_bytes() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (bridge, plain, inbox, consumer) = without_routes(&kafka, "").await;
     for (body, reason) in [
         ("{\"jsonrpc\":", "not_json"),
         (REQUEST, "no_route"),
@@ -184,18 +191,8 @@ async fn a_record_that_no_topic_accepts_does_not_delay_the_next() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (inbox, dead) = (unique("in"), unique("dlq"));
-    plain.create(&inbox, 1).await;
-    plain.create(&dead, 1).await;
-    let bridge = Running::start(&format!(
-        "
-transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'], max_message_bytes: 2000 }} }}
-bindings: [{{ name: in, transport: kafka, topics: [{inbox}], group: {inbox}, dead_letter: {{ topic: {dead} }} }}]
-calls: {{ reply_topic: {dead}.replies, reply_partitions: 1 }}"
-    ))
-    .await;
-    let consumer = plain.read(&dead, 1);
+    let (bridge, plain, inbox, consumer) =
+        without_routes(&kafka, ", max_message_bytes: 2000").await;
     plain.publish(&inbox, None, &"x".repeat(3_000)).await;
     let batch = format!("[{REQUEST} , 7]");
     plain.publish(&inbox, None, &batch).await;
