@@ -103,7 +103,7 @@ pub(crate) struct AttachedBinding {
     turns: Semaphore,
     bounds: Bounds,
     running: Mutex<Running>,
-    /// Cancelled shortly before a process that stops ends: requests in progress that are not redelivered fail.
+    /// Cancelled shortly before a stopping process ends. Requests in progress then fail, unless they are redelivered.
     ending: CancellationToken,
     /// Limits the messages that are passed on to other bridges: anyone who can write to the topic can cause them.
     passed_on: Quotas,

@@ -52,7 +52,7 @@ const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
 const CLOSE: Duration = Duration::from_secs(3);
 /// The part of the grace period that is reserved for bindings to finish messages in progress.
 const BINDINGS_GRACE: Duration = Duration::from_secs(5);
-/// The rest of the grace period, for the errors of requests to attached agents that have not ended: a quarter of it, at
+/// The end of the grace period, for the errors of requests to attached agents that have not ended: a quarter of it, at
 /// most this.
 const MAX_ENDING: Duration = Duration::from_secs(2);
 /// How often suppressed log lines and dropped messages are reported.

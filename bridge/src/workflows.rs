@@ -132,8 +132,9 @@ pub enum WorkflowsError {
     Threads(#[source] std::io::Error),
 }
 
-/// The name of the store in the readiness, and how often it is looked at.
+/// The name of the store in the readiness.
 const STORE: &str = "store of workflows";
+/// How often to check whether the store works.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often expired records are removed.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -410,7 +411,7 @@ impl Workflows {
         }
     }
 
-    /// Shows in the readiness while the store fails, until the future is dropped.
+    /// Shows in the readiness whether the store fails, until the future is dropped.
     pub(crate) async fn watch_store(self, readiness: Arc<Readiness>) {
         let mut every = tokio::time::interval(LOOK);
         loop {

@@ -116,7 +116,7 @@ impl Archive {
     /// Like [`Archive::save`], for the last record of an execution, whose requester waits.
     ///
     /// # Errors
-    /// With [`StoreDelayed`] as the cause if [`Archive::save_late`] may store it later.
+    /// With [`StoreDelayed`] as the cause, [`Archive::save_late`] may still store it.
     pub(crate) async fn save_last(
         &self,
         agent: &Text,
@@ -143,7 +143,7 @@ impl Archive {
         self.store.write(changes).await.map(|()| bytes)
     }
 
-    /// Like [`Archive::save_late`], without the values of the execution. Tries for as long as the store does.
+    /// Like [`Archive::save_late`], without the values of the execution. It tries for as long as [`Store::write_late`].
     pub(crate) async fn save_end(
         &self,
         agent: &Text,

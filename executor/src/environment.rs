@@ -132,7 +132,7 @@ pub trait Store: Send + Sync {
         self.write(changes)
     }
 
-    /// Why it has failed a moment ago, for operators; `None` if it works, as far as is known.
+    /// Why it has failed recently, for operators; `None` if it works, as far as is known.
     fn trouble(&self) -> Option<String> {
         None
     }

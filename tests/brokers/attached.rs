@@ -634,10 +634,22 @@ async fn a_request_that_has_not_ended_when_its_bridge_stops_gets_answer_lost() {
     };
     let mut served = Served::open(&nats).await;
     served.question().await;
+    // It waits for its turn.
+    let mut waiting: Value = serde_json::from_str(&call("effect")).unwrap();
+    waiting["id"] = json!(2);
+    served.publish(&waiting).await;
+    served.client.flush().await.unwrap();
     served.bridge.begin_to_stop();
-    let (reason, answer) = served.answer().await;
-    assert_eq!(reason.as_deref(), Some("answer_lost"), "{answer}");
-    let why = answer["error"]["message"].as_str().unwrap();
-    assert!(why.contains("stopped during the request"), "{answer}");
+    let mut reasons = Vec::new();
+    for _ in 0..2 {
+        let (reason, answer) = served.answer().await;
+        let why = answer["error"]["message"].as_str().unwrap();
+        assert!(why.contains("stopped"), "{answer}");
+        reasons.push((answer["id"].to_string(), reason.unwrap_or_default()));
+    }
+    reasons.sort();
+    let expected = [("1", "answer_lost"), ("2", "agent_unavailable")];
+    let expected = expected.map(|(id, reason)| (id.to_owned(), reason.to_owned()));
+    assert_eq!(reasons, expected);
     served.bridge.stop().await;
 }

@@ -240,7 +240,7 @@ calls: {{ enabled: false }}"
     assert!(stderr.contains("j:DLQ/1 is skipped"), "{stderr}");
     let (_, stderr, status) = a2abus(&["dead-letters", "show", "j:DLQ/1"], &file).await;
     assert_eq!(status, 1, "{stderr}");
-    // Streams without dead letters are refused, with those that have them.
+    // A stream without dead letters is refused, and the error names those that have some.
     for command in ["show", "ls", "resend"] {
         let (_, stderr, status) = a2abus(&["dead-letters", command, "j:NOPE/1"], &file).await;
         assert!(

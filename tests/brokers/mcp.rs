@@ -787,8 +787,8 @@ async fn a_stream_that_nobody_continues_ends() {
     assert_eq!(stream.next().await, None);
 }
 
-/// Kills the replica of a call whose agent has this card, or lets it shut down; the last event that the client gets from
-/// the other one.
+/// Kills the replica of a call whose agent has this card, or lets it shut down. Returns the last event that the client
+/// gets from the other replica.
 async fn a_stream_continues_after_the_end(nats: &str, card: &str, is_killed: bool) -> Value {
     let subject = unique("walker");
     let state = format!("{{ type: nats, servers: ['{nats}'] }}");

@@ -1202,7 +1202,7 @@ async fn a_task_still_waits_after_its_agent_has_refused_a_message() {
     .await;
 }
 
-/// Its agent refuses a message, or sends an answer that cannot be used, once the replica of the message has shut down.
+/// The agent refuses a message, or sends an answer that cannot be used, after the replica of the message has shut down.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_still_waits_after_another_replica_has_received_the_refusal() {
     let Some(pair) = Pair::start("refused-later").await else {

@@ -137,7 +137,7 @@ impl LogReader {
         (reader, sender, stop)
     }
 
-    /// Where the task that reads sets why it ends.
+    /// The task that reads stores here why it ends.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn end_cause(&self) -> EndCause {
         Arc::clone(&self.ended)

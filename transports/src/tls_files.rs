@@ -205,7 +205,7 @@ impl TlsFindings {
         self.of_end(key, &subject, (ends, Some(lifetime)), now, renewal);
     }
 
-    /// Examines when something expires, and how long it lives in all, if that is known.
+    /// Reports what has expired or expires soon. `lifetime` is the total time of its validity, if known.
     pub(crate) fn of_end(
         &mut self,
         key: &str,

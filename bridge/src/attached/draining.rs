@@ -3,8 +3,8 @@
 //! | source | it reads | what belongs to no request in progress |
 //! |---|---|---|
 //! | Kafka, memory | its partitions, which no other process gets yet | is not settled: the next owner gets it |
-//! | JetStream | the consumer that it shares with other processes | is returned, at once for the first times |
-//! | core NATS | while a question is open, a copy of each message, outside the queue group | is ignored: the group gets the message, too |
+//! | JetStream | the consumer that it shares with other processes | is returned, the first few times |
+//! | core NATS | while a question is open, a copy of each message, outside the queue group | is ignored: the group gets the message too |
 //!
 //! Source: docs/protocols/mcp.md §11.
 
@@ -17,16 +17,16 @@ use a2abus_plugin::protocol::jsonrpc::Id;
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Consumer, Delivery, Reading, Subscription, Transport as _};
 use futures_util::StreamExt as _;
-use tokio::time::interval;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::ask::{Ask, Rejected};
 use super::{AttachedBinding, Work};
 use crate::pipeline::held::Held;
 
-/// How often to look whether a question is open.
-const LOOK: Duration = Duration::from_millis(100);
-/// A message that this process has returned so often has no other reader. Returned once more, it would come back only
-/// after a pause, in which this process may have ended and the next one may have begun.
+/// How often to check whether a question is open.
+const LOOK: Duration = Duration::from_millis(5);
+/// A message that was returned this often probably has no other reader. Each return makes the pause before the next
+/// delivery longer, and a process that starts in that pause would have to wait for the message.
 const MAX_RETURNS: u32 = 5;
 
 // === impl AttachedBinding ===
@@ -41,7 +41,7 @@ impl AttachedBinding {
         }
     }
 
-    /// For a source that delivers again what is not settled.
+    /// For a source that redelivers what is not settled.
     async fn drain_stored<'a>(&'a self, consumer: &mut Consumer, mut work: Work<'a>) {
         let is_memory = self.intake.binding == ProtocolBinding::Memory;
         let (mut left, mut is_open) = (Vec::new(), true);
@@ -51,7 +51,7 @@ impl AttachedBinding {
                 Some(()) = work.next() => {}
                 delivery = consumer.recv(), if is_open => match delivery {
                     Some(delivery) => {
-                        // This process would get it again at once.
+                        // If it were returned, this process would get it again.
                         let is_kept = is_memory || delivery.attempt > MAX_RETURNS;
                         self.receive(delivery, |ask_result, held| {
                             match self.take(ask_result, held, &work) {
@@ -78,6 +78,7 @@ impl AttachedBinding {
         let mut subscribing = pin!(self.copies());
         let (mut is_subscribing, mut has_failed) = (self.is_asking(), false);
         let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if !is_subscribing {
                 consumer.stop();
@@ -115,7 +116,7 @@ impl AttachedBinding {
                         (true, true) | (false, false) => {}
                     }
                 }
-                // Then the end of the subscription is not confirmed.
+                // While the bus is down, nothing confirms the end of the subscription.
                 () = self.until_down(), if work.is_empty() && is_open => return,
                 else => return,
             }
@@ -146,7 +147,7 @@ impl AttachedBinding {
         };
         let copies = bus.transport.subscribe(subscription).await;
         let copies = copies.inspect_err(|error| {
-            tracing::warn!(binding = %self.intake.name, %error, "this process stops and cannot read answers and cancels for its requests in progress: the ones that other processes do not pass on are lost");
+            tracing::warn!(binding = %self.intake.name, %error, "this process stops and cannot read answers and cancels for its requests in progress: those that other processes do not pass on are lost; check that this user may subscribe to the topic outside the queue group");
         });
         copies.ok()
     }

@@ -46,8 +46,8 @@ struct CallResult {
 
 /// Maximum number of messages that precede an answer and wait for the bus.
 const QUEUE: usize = 64;
-/// How long before the deadline of a request its error is sent, so that it arrives in time: this part of the time that
-/// is left, at most so much.
+/// The error of a request is sent before its deadline, so that it arrives in time: earlier by the time that is left
+/// divided by this, but at most by `MAX_EARLY`.
 const EARLY_PART: u32 = 50;
 const MAX_EARLY: Duration = Duration::from_millis(100);
 /// The pause between attempts to claim a request.
@@ -180,7 +180,7 @@ impl AttachedBinding {
     ) {
         let deadlines = Deadlines::of(&request, self.bounds);
         let claim = request.claim(deadlines.last - Instant::now());
-        // Any other request is redelivered.
+        // Only a request with an identity is redelivered.
         let may_be_left = request.identity.is_some();
         let answer = match !may_be_left && self.ending.is_cancelled() {
             true => Some(self.stopped(&request, number)),
@@ -533,7 +533,7 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
 /// Why calls fail when their program or session has ended.
 const GONE: &str = "the server of this agent exited, or its session ended, during the request, which may have been executed";
 
-/// Why requests fail that wait for their turn when their process stops.
+/// Why requests that still wait for their turn fail when their process stops.
 const NOT_BEGUN: &str = "the bridge of this agent stopped before it began the request";
 /// Why requests in progress fail when their process stops.
 const STOPPED: &str =
@@ -568,7 +568,7 @@ fn lost() -> Failure {
 mod tests {
     use super::*;
 
-    /// The bridge that made the call stops waiting at the deadline itself, and then names another cause.
+    /// The bridge that made the call stops waiting at the deadline, and would then name another cause.
     #[tokio::test(start_paused = true)]
     async fn an_error_is_sent_a_little_before_the_deadline_of_the_requester() {
         let bounds = Bounds {

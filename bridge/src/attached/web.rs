@@ -216,10 +216,10 @@ impl From<NoResponse> for SendError {
     }
 }
 
-/// The cause of a failed connection, with its cure if the words of the TLS client do not name it.
+/// The cause of a failed connection, with the cure for an error of the TLS client that does not show it.
 fn explained(why: String) -> String {
     match why.contains("InvalidContentType") {
-        true => format!("its port does not speak TLS, use http:// in the URL: {why}"),
+        true => format!("its port does not speak TLS: use http:// in the URL ({why})"),
         false => why,
     }
 }

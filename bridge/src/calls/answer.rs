@@ -271,13 +271,13 @@ impl Answer {
         answer
     }
 
-    /// Whether the caller can get the rest from another replica. Whoever gives the caller the means to ask for it there
+    /// Whether the caller can get the rest from another replica. The code that gives the caller the means to ask there
     /// sets this. `None` if no other replica follows the call.
     pub(crate) fn continues_elsewhere(&self) -> Option<&Arc<AtomicBool>> {
         self.continues_elsewhere.as_ref()
     }
 
-    /// Whether another replica can take the call over. None can return the caller's answer to an open question.
+    /// Whether another replica can take the call over. No other replica can return the answer to an open question.
     fn can_be_handed_off(&self) -> bool {
         let elsewhere = self.continues_elsewhere.as_ref();
         let continues = elsewhere.is_some_and(|continues| continues.load(Ordering::Relaxed));

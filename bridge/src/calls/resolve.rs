@@ -507,7 +507,7 @@ fn call_of(at: ReadAt<'_>, unit: &AnswerUnit, is_one_of_several: bool) -> Option
     }
 }
 
-/// The call that a message answers whose headers cannot be read, or whose structured event is not JSON.
+/// The call of an answer whose headers cannot be read, or whose structured event is not JSON.
 fn call_of_unreadable(at: ReadAt<'_>, code: &str) -> Option<ReplyId> {
     let own = || {
         let body = at.message.body.as_deref();

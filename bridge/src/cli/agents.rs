@@ -298,7 +298,7 @@ impl BridgeArgs {
     /// The path of an agent.
     ///
     /// # Errors
-    /// When no agent can have this name, which may then name another path.
+    /// When no agent can have this name. In a URL, such a name could lead to another path.
     fn agent(&self, name: &str) -> Result<Url, Misuse> {
         let known = Name::new(name).map_err(|why| Misuse(format!("{name:?}: {why}")))?;
         Ok(self.path(&["a2a", "agents", known.as_str()]))

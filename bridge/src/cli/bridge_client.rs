@@ -30,7 +30,7 @@ pub(super) fn client(url: &Url) -> ClientBuilder {
 /// When the scheme of the URL is not `http`, or the client cannot be created.
 pub(super) fn request(method: Method, url: Url) -> anyhow::Result<RequestBuilder> {
     if url.scheme() != "http" {
-        // Without the path of the command, which the user has not typed.
+        // The user has not typed the path of the command.
         let mut base = url;
         base.set_path("");
         base.set_query(None);

@@ -58,8 +58,8 @@ impl Tasks {
         });
     }
 
-    /// A message of another replica, of whose answer the task has this many parts. With the first of them, the agent may
-    /// have begun to work on it.
+    /// A message that another replica has sent. The task has this many parts of its answer; if there are any, the agent
+    /// may have begun to work on the message.
     fn taken_over(&self, id: Text, parts: u32) -> Driven {
         let waited = self
             .view
@@ -203,7 +203,8 @@ impl Tasks {
                 let from = from.ending();
                 // The end of the task takes the place of the next part: if another replica has already recorded that
                 // part, the task goes on there. As a message, the reason takes no place: the agent may still send the
-                // next part, and another replica may record it. A part that cannot be used has come.
+                // next part, and another replica may record it. If the part has arrived but cannot be used, the
+                // reason takes its place.
                 let next = from.next();
                 let origins = match error {
                     CallError::BadAnswer(_) => [next.at(1, true), next.at(2, true)],

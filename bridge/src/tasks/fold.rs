@@ -335,7 +335,7 @@ impl Task {
         self.waited.unwrap_or(self.status.state)
     }
 
-    /// The state that the unanswered messages have found, if the task waited for them.
+    /// The state of the task before the unanswered messages, if it waited for them.
     pub(super) fn waited(&self) -> Option<State> {
         self.waited
     }

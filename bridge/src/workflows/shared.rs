@@ -50,7 +50,7 @@ struct Page<'a> {
     most: usize,
 }
 
-/// How long an outage of a log may delay an execution that waits for a write. By default it is what an execution may take.
+/// How long an outage of a log may delay an execution that waits for a write: the default time limit of an execution.
 const DELAY: Duration = Duration::from_secs(30);
 /// How many records a waiting task may lag behind before it reads the state again.
 const BEHIND: usize = 8;

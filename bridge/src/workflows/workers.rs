@@ -24,7 +24,7 @@ pub(super) struct Workers {
     /// Limits the threads that each agent uses at a time.
     turns: AgentTurns,
     tasks: TaskTracker,
-    /// Those of the tasks whose execution has ended, and whose record is not stored yet.
+    /// Has one token for each task whose execution has ended and whose record is not stored yet.
     unrecorded: TaskTracker,
     cancel: CancellationToken,
     /// Cancelled once a drain has ended all executions.
@@ -92,7 +92,7 @@ impl Workers {
         self.tasks.spawn_on(work, &self.handle).await.ok()
     }
 
-    /// Runs an execution to its end and returns its record. The task then goes on until that is stored.
+    /// Runs an execution to its end and returns its record. The task then goes on until the record is stored.
     pub(super) fn run(
         &self,
         task: Task,
@@ -148,7 +148,7 @@ impl Workers {
         if unrecorded > 0 {
             tracing::warn!(
                 executions = unrecorded,
-                "the grace period is over, and the records of executions that have ended are not stored"
+                "the grace period is over, and the records of executions that have ended are not stored yet"
             );
         }
         self.cancel.cancel();

@@ -50,7 +50,7 @@ pub struct Execution {
     recording: Option<Recording>,
 }
 
-/// How often the whole record of an execution is tried late before its end alone is stored.
+/// How often to try to store the whole record of an execution late, before only its end is stored.
 const MAX_TRIES: usize = 5;
 
 /// Stores the last record of an execution whose requester has got its answer.
@@ -372,11 +372,11 @@ async fn record_end(
     slot.end(&record);
     let recording = saved.err().and_then(|error| {
         let unrecorded = UnrecordedEnd::of(agent, &record);
-        // Without that cause it is dropped here, and logs that the end stays unrecorded.
+        // With any other cause, `unrecorded` is dropped here, and logs that the end stays unrecorded.
         let cause = error.0.downcast_ref::<StoreDelayed>()?;
         tracing::warn!(
             %agent, execution_id = %record.execution_id(), error = &*cause.0,
-            "an execution has ended, and its record is not stored yet: the requester gets the answer, and storing goes on"
+            "an execution has ended, and its record is not stored yet: the requester gets the answer, and the record is stored later"
         );
         Some(unrecorded.save(inner, stored, slot).boxed())
     });
@@ -443,14 +443,14 @@ async fn save_now(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), St
     let clock = inner.shared.environment.clock.as_ref();
     let saved = inner.archive.save_last(agent, stored, clock).await;
     saved.inspect_err(|error| {
-        // Of what is stored later, another line tells.
+        // `record_end` logs what is stored later.
         if !error.0.is::<StoreDelayed>() {
             not_stored(error, agent, stored.record.execution_id());
         }
     })
 }
 
-/// An execution that has ended, and whose end is not recorded. Dropping it logs that it stays so.
+/// An execution that has ended. If it is dropped before its end is recorded, it logs an error.
 struct UnrecordedEnd {
     agent: Text,
     record: Arc<Record>,
@@ -470,19 +470,24 @@ impl UnrecordedEnd {
     async fn save(mut self, inner: Arc<Inner>, stored: Stored, slot: Slot) {
         let (agent, execution_id) = (&self.agent, self.record.execution_id());
         let archive = &inner.archive;
+        let is_delayed = |saved: &Result<usize, StoreError>| {
+            let error = saved.as_ref().err();
+            error.is_some_and(|error| error.0.is::<StoreDelayed>())
+        };
         let mut whole = archive.save_late(agent, &stored).await;
         for _ in 1..MAX_TRIES {
-            if whole.is_ok() {
+            if !is_delayed(&whole) {
                 break;
             }
             whole = archive.save_late(agent, &stored).await;
         }
+        let mut written = 0;
         if whole.is_err() {
             // Without its values it needs less room.
             match archive.save_end(agent, &stored).await {
                 Ok(bytes) => {
                     self.is_recorded = true;
-                    archive.count(agent, bytes).await;
+                    written = bytes;
                 }
                 Err(error) => return not_stored(&error, agent, execution_id),
             }
@@ -491,7 +496,7 @@ impl UnrecordedEnd {
         let is_whole = match whole {
             Ok(bytes) => {
                 self.is_recorded = true;
-                archive.count(agent, bytes).await;
+                written += bytes;
                 true
             }
             Err(error) => {
@@ -499,7 +504,9 @@ impl UnrecordedEnd {
                 false
             }
         };
-        tracing::info!(%agent, %execution_id, is_whole, "the end of an execution is recorded now");
+        // It waits for the turn of the agent, so it comes last.
+        archive.count(agent, written).await;
+        tracing::info!(%agent, %execution_id, is_whole, "the end of an execution is now recorded");
         drop(slot);
     }
 }

@@ -853,7 +853,7 @@ async fn a_request_does_not_wait_long_for_a_write_of_its_agent() {
     }
 }
 
-/// A store that is away in between, and writes late records once there is a permit.
+/// A store that can be unavailable for a while, and writes late records once there is a permit.
 struct Away {
     store: MemoryStore,
     is_away: AtomicBool,

@@ -47,7 +47,7 @@ struct State {
     /// Since when every probe is answered; `None` if the last one was not.
     answers_since: Option<Instant>,
     last_error: Option<ReportedError>,
-    /// Why no new client can be made: a file of its secrets or certificates cannot be read.
+    /// Why no new client can be created: a file of its secrets or certificates cannot be read.
     unreadable: Option<String>,
     /// When a line about a connection was last logged, and how many have been left out since.
     folded: Option<(Instant, u64)>,
@@ -176,13 +176,13 @@ impl Pulse {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether a new client can be made, which reads the files of secrets and certificates again.
+    /// Notes whether a new client can be created. Creating one reads the files of secrets and certificates again.
     pub(super) fn note_new_client(&self, made: Result<(), &TransportError>) {
         let unreadable = made.err().map(with_causes);
         let mut state = self.state();
         if state.unreadable != unreadable {
             if let Some(cause) = &unreadable {
-                tracing::warn!(%cause, "no new Kafka client can be made: the running ones keep the old secrets and certificates");
+                tracing::warn!(%cause, "no new Kafka client can be created: the running ones keep the old secrets and certificates");
             }
             state.unreadable = unreadable;
         }
@@ -196,7 +196,7 @@ impl Pulse {
             None => error.to_string(),
         };
         Text::from(match &state.unreadable {
-            Some(cause) => format!("{reason}; {cause}: the old one is used"),
+            Some(cause) => format!("{reason}; {cause}: the old value is used"),
             None => reason,
         })
     }
@@ -315,7 +315,7 @@ fn plain(reason: &str) -> String {
         "the broker ends the connection: if this listener has TLS, add `tls` to the transport"
             .to_owned()
     } else if message.starts_with("Send failed: ") {
-        // As a listener with SASL does when it gets a request without a login.
+        // A listener with SASL does this when it gets a request without a login.
         format!(
             "the broker ends the connection ({message}): if this lasts, check whether this listener needs `sasl` or `tls`"
         )

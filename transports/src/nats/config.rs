@@ -263,7 +263,7 @@ impl NatsConfig {
         match &self.auth {
             // They are read once: see `NatsAuth::options`.
             Some(NatsAuth::Credentials(_) | NatsAuth::Nkey(_)) => {
-                "check `auth`, and the users of the server; a new file of credentials or seed is read only at a restart"
+                "check `auth`, and the users of the server; new credentials and a new seed are read only at a restart"
             }
             _ => "check `auth`, and the users of the server",
         }

@@ -1,4 +1,4 @@
-//! What a file with a user's JWT and seed (`.creds`) tells about itself. Only a server can verify who has signed the JWT.
+//! Checks a file with a user's JWT and seed (`.creds`) without a server. Only a server can verify who signed the JWT.
 //!
 //! Source: NATS ADR-14.
 
@@ -27,13 +27,13 @@ pub(super) struct Claims {
 
 #[derive(Debug, Deserialize)]
 struct NatsClaims {
-    /// Whether whoever has the JWT may use it, with any seed.
+    /// Whether anyone who has the JWT may use it, with any seed.
     #[serde(default)]
     bearer_token: bool,
 }
 
-/// Why hardly any server accepts this file at any time: only one that lets a program of the operator decide about logins
-/// may. Quotes nothing of the file.
+/// Why almost no server would ever accept this file. The exception is a server that lets a program of the operator
+/// decide about logins. The text quotes nothing of the file.
 pub(super) fn problem_of(text: &str) -> Option<&'static str> {
     let credentials = Credentials::read(text)?;
     let Some(claims) = claims(credentials.jwt) else {
@@ -86,13 +86,13 @@ impl<'a> Credentials<'a> {
 // === impl Claims ===
 
 impl Claims {
-    /// When the JWT ends to be valid, if it does.
+    /// When the JWT expires, if it does.
     pub(super) fn expires(&self) -> Option<SystemTime> {
         let seconds = self.exp.filter(|seconds| *seconds > 0)?;
         SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
     }
 
-    /// How long it is valid in all, if it says so.
+    /// How long it is valid in total, if it says so.
     pub(super) fn lifetime(&self) -> Option<Duration> {
         let seconds = self.exp?.checked_sub(self.iat?)?;
         Some(Duration::from_secs(seconds))
@@ -105,7 +105,7 @@ mod tests {
 
     const SEED: &str = "SUANQDPB2RUOE4ETUA26CNX7FUKE5ZZKFCQIIW63OX225F2CO7UEXTM7ZY";
     const USER: &str = "UAMMBNV2EYR65NYZZ7IAK5SIR5ODNTTERJOBOF4KJLMWI45YOXOSWULM";
-    /// Of the documentation of NATS.
+    /// From the documentation of NATS.
     const OTHER: (&str, &str) = (
         "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY",
         "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4",

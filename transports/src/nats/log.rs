@@ -175,7 +175,7 @@ impl Reading {
     /// a message, and would do so again.
     ///
     /// # Errors
-    /// Why the reading ends. Its owner begins it again.
+    /// Why the reading ends. The owner of the reader begins again with a new one.
     async fn reopened(&mut self) -> Result<Ordered, String> {
         if self.link.up(after(self.patience)).await.is_err() {
             return Err(self.link.cause().to_string());
@@ -190,7 +190,7 @@ impl Reading {
                 Ok(Err(error)) => break self.not_shown(&error),
                 Err(_) => {
                     let (next, limit) = (self.next, SHOWN.as_secs());
-                    break format!("JetStream has not shown the record {next} in {limit} s");
+                    break format!("JetStream did not return the record {next} within {limit} s");
                 }
             }
             is_skipped = true;
@@ -210,7 +210,7 @@ impl Reading {
         let cure = format!(
             "allow this user STREAM.MSG.GET for the stream, so that such a record is skipped, or delete it: `nats stream rmm {stream} {sequence}`"
         );
-        tracing::warn!(%error, stream, sequence, "the connection was lost, and the next record of a log may be why: {cure}");
+        tracing::warn!(%error, stream, sequence, "the connection was lost, perhaps because of the next record of a log: {cure}");
         format!(
             "the connection was lost, perhaps because of the record {sequence} of {stream}: {error}: {cure}"
         )

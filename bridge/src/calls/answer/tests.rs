@@ -110,7 +110,7 @@ async fn an_answer_that_has_begun_goes_on_from_the_log() {
     assert!(matches!(outcome, AnswerOutcome::Recorded(_)), "{outcome:?}");
 }
 
-/// Otherwise its agent would work, or wait for the client, for nobody.
+/// Otherwise its agent would work for nobody, or wait for an answer that cannot come.
 #[tokio::test]
 async fn only_a_call_without_an_open_question_whose_client_can_come_back_is_handed_over() {
     for (can_come_back, is_asked, expected) in [

@@ -113,7 +113,7 @@ impl<'a> Places<'a> {
         Ok(())
     }
 
-    /// Why there is no dead letter at a position, once everything was read.
+    /// Why there is no dead letter at a position. To be called once everything was read.
     ///
     /// # Errors
     /// When the position is in a stream without dead letters of this configuration.
@@ -123,7 +123,7 @@ impl<'a> Places<'a> {
         if let Some(stream) = stream.filter(|stream| !self.streams.contains(*stream)) {
             let known = Vec::from_iter(self.streams.iter().map(String::as_str)).join(", ");
             let known = match known.as_str() {
-                "" => "it has none in JetStream".to_owned(),
+                "" => "no stream has any".to_owned(),
                 known => format!("name one of {known}"),
             };
             return Err(Misuse(format!(
@@ -235,7 +235,7 @@ impl Place {
                 let why = self.reader.ended_because().unwrap_or("the bus was closed");
                 bail!("reading {topic} stopped: {why}")
             }
-            Err(_) => bail!("reading {topic} stopped: no record in {silence} s"),
+            Err(_) => bail!("reading {topic} stopped: no record arrived within {silence} s"),
         };
         let mut letters = Vec::new();
         for record in records {

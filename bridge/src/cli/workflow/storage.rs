@@ -161,7 +161,7 @@ impl AgentStorage {
     }
 
     fn url_of(&self, key: Option<&str>) -> Result<Url, Misuse> {
-        // They would name another path of the bridge. StoreData refuses them, too.
+        // In a URL they would lead to another path. StoreData refuses them too.
         if let Some(key @ ("" | "." | "..")) = key {
             return Err(Misuse(format!("{key:?} is not the key of a stored value")));
         }

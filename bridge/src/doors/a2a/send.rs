@@ -204,7 +204,7 @@ impl A2aRequest<'_> {
             let history = configuration.history_length;
             if is_continuation && history.is_none() {
                 // The client has the earlier messages of a task that it continues. Some clients would show them again.
-                // Another client may have sent a message since.
+                // The last message of the task may already be that of another client.
                 subscribed.0.history = vec![outbound.message];
             }
             let own = OwnAnswer { call, over };
@@ -369,7 +369,7 @@ impl A2aRequest<'_> {
         match begun.await {
             Ok((Ok(()), Ok(()))) => {
                 let but = format!(
-                    "this replica is shutting down: if another one runs, it receives the answer, get the task {id} there"
+                    "this replica is shutting down: another one receives the answer if one runs; get the task {id} there"
                 );
                 sent_but(id, &but)
             }

@@ -155,7 +155,7 @@ async fn a_replica_whose_time_is_over_writes_nothing_once_another_has_begun() {
 async fn an_execution_that_did_not_begin_may_begin_elsewhere_at_once() {
     let mut world = World::new();
     let stuck = world.replica().await;
-    // It stores records, and does not see them.
+    // It stores records, but no longer reads them back.
     world.tasks.clear();
     let closed = async {
         while !stuck.executions.progress().borrow().is_closed {
@@ -179,7 +179,7 @@ async fn a_last_record_that_is_not_stored_in_time_may_be_written_late() {
     let store = world.replica().await;
     let begun = store.begin(changes(1, 1, "running", "x"), in_an_hour(), Vec::new());
     assert!(begun.await.unwrap());
-    // It stores records, and does not see them.
+    // It stores records, but no longer reads them back.
     world.tasks.clear();
     let ended = store.write(changes(1, 1, "success", "x")).await;
     let error = ended.unwrap_err();
