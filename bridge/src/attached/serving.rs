@@ -180,20 +180,15 @@ impl AttachedBinding {
     ) {
         let deadlines = Deadlines::of(&request, self.bounds);
         let claim = request.claim(deadlines.last - Instant::now());
-        // Only a request with an identity is redelivered.
-        let may_be_left = request.identity.is_some();
-        let answer = match !may_be_left && self.ending.is_cancelled() {
-            true => Some(self.stopped(&request, number)),
-            false => {
-                let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
-                tokio::select! {
-                    biased;
-                    answer = cancelled.run_until_cancelled(answered) => answer,
-                    () = self.ending.cancelled(), if !may_be_left => {
-                        Some(self.stopped(&request, number))
-                    }
-                }
+        let answered = self.answered(&request, claim.as_ref(), &deadlines).boxed();
+        let answer = tokio::select! {
+            biased;
+            // First, so that no request begins in the turn of one that fails here. A request with an identity is
+            // redelivered.
+            () = self.ending.cancelled(), if request.identity.is_none() => {
+                Some(self.stopped(&request, number))
             }
+            answer = cancelled.run_until_cancelled(answered) => answer,
         };
         self.running().leave(&request.id, number);
         match answer {
