@@ -355,11 +355,18 @@ impl Intake {
             let Some(place) = state.place_mut(lane) else {
                 continue;
             };
-            if oldest.is_none() || oldest != place.oldest.0 {
+            let has_none = oldest.is_none() && !self.has_out(place);
+            if has_none || oldest != place.oldest.0 {
                 place.oldest = (oldest, now);
                 state.set_blocked(lane, false);
             }
         }
+    }
+
+    /// Whether deliveries of a partition are outstanding whose progress is known. The ledger does not have those of earlier
+    /// assignments, which use the budget, too. It has none at all of a reader that stores no positions.
+    fn has_out(&self, place: &AssignedPartition) -> bool {
+        self.keeping == PositionStorage::Offsets && place.used.messages > 0
     }
 
     /// Called when the budget is used up. Partitions that use at least an equal share of it, and of which nothing
@@ -370,8 +377,7 @@ impl Intake {
         let mut is_news = false;
         for lane in 0..state.count() {
             let is_still = state.place(lane).is_some_and(|place| {
-                let (oldest, since) = place.oldest;
-                oldest.is_some() && !place.is_blocked && since.elapsed() >= STILL
+                self.has_out(place) && !place.is_blocked && place.oldest.1.elapsed() >= STILL
             });
             // A partition that is alone leaves nothing to others.
             if is_still && state.assigned > 1 && !state.uses_less_than_share(lane, EIGHTHS) {
@@ -999,6 +1005,29 @@ mod tests {
         // What is outstanding of the earlier assignment still counts.
         assert!(!intake.wait_for_room(1, Duration::ZERO));
         drop(out);
+    }
+
+    /// Otherwise nothing of any partition would be read until they settle.
+    #[test]
+    fn deliveries_of_an_earlier_assignment_of_which_nothing_settles_do_not_count() {
+        let (intake, lane, _) = intake(PositionStorage::Offsets, 1_000, 10);
+        let lanes = [lane, intake.lane("t", 4).unwrap()];
+        intake.assign(&lanes);
+        let out = fill(&intake, lane, 1);
+        intake.revoke(&lanes);
+        intake.assign(&lanes);
+        intake.note_progress();
+        assert!(!intake.find_blocked(), "they may still settle");
+        wait_still(&intake);
+        assert!(intake.find_blocked());
+        assert_eq!(fill(&intake, lanes[1], 1).len(), 5, "an equal share");
+        intake.note_progress();
+        assert!(fill(&intake, lane, 1).is_empty());
+        for settlement in out {
+            Box::new(settlement).settle(Outcome::Settled).unwrap();
+        }
+        intake.note_progress();
+        assert!(!fill(&intake, lane, 1).is_empty());
     }
 
     #[test]
