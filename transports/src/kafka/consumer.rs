@@ -573,9 +573,11 @@ impl<'a> Session<'a> {
                 false
             }
             // Half of the budget, so that a nearly used-up budget does not pause and resume with every message.
+            // After a rebalance, messages of the earlier assignment may use all of it.
             _ => {
                 intake.wait_for_half(PAUSED_TICK)
-                    || (since.elapsed() > LONG_PAUSE && intake.wait_for_room(0, Duration::ZERO))
+                    || (since.elapsed() > LONG_PAUSE
+                        && (intake.wait_for_room(0, Duration::ZERO) || intake.find_blocked()))
             }
         };
         if resume {
