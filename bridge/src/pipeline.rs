@@ -31,6 +31,8 @@ mod request;
 mod run;
 mod send;
 mod state;
+#[cfg(test)]
+mod tests;
 mod unread;
 mod workers;
 

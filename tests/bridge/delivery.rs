@@ -693,6 +693,7 @@ async fn order_holds_in_each_lane_whatever_fails() {
         let plan = FaultPlan {
             refuse: 0.1,
             drop_confirmation: 0.1,
+            late_confirmation: 0.3,
             disconnect: 0.01,
             ..FaultPlan::default()
         };

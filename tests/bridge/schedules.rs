@@ -60,6 +60,7 @@ impl Draw {
         let mut plan = FaultPlan {
             refuse: self.one_of(&[0.0, 0.1, 0.3]),
             drop_confirmation: self.one_of(&[0.0, 0.1, 0.3]),
+            late_confirmation: self.one_of(&[0.0, 0.0, 0.3]),
             duplicate: self.one_of(&[0.0, 0.1, 0.3]),
             delay: self.one_of(&[0.0, 0.2]),
             disconnect: self.one_of(&[0.0, 0.0, 0.05]),

@@ -390,7 +390,6 @@ impl Confirmation {
     }
 
     /// A confirmation that is decided elsewhere. A dropped sender means that the client has ended.
-    #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn waiting(receiver: oneshot::Receiver<Result<Receipt, TransportError>>) -> Self {
         Self(ConfirmationState::Waiting(receiver))
     }

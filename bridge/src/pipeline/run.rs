@@ -17,6 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use prometheus::IntGauge;
 use tokio::task::coop::unconstrained;
 use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Sending, Unconfirmed};
@@ -48,6 +49,8 @@ struct BindingLane {
     /// Until when messages are sent one by one, because a destination was full. If room becomes free while several are in
     /// flight, it may accept a later one after it has refused an earlier one.
     singly_until: Option<Instant>,
+    /// Cancelled when a message fails, for the task of the lane that waits: its message is a later one.
+    earlier_failed: CancellationToken,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -97,16 +100,23 @@ impl<'p> Run<'p> {
 
     /// A task that had to wait is done.
     pub(super) fn done(&mut self, lane: u32, done: Done) {
-        let entry = self.lanes.entry(lane).or_default();
-        match done {
+        let (pipeline, entry) = (self.pipeline, self.lanes.entry(lane).or_default());
+        let is_current = match done {
             Done::Sent(in_flight) => {
-                self.unconfirmed
-                    .extend(entry.sent(in_flight, self.pipeline));
+                let is_current = in_flight.is_current();
+                self.unconfirmed.extend(entry.sent(in_flight, pipeline));
+                is_current
             }
             Done::Recovered(original) => {
+                let is_current = original.is_current();
                 entry.order.recovered();
-                self.pipeline.settle(original);
+                pipeline.settle(original);
+                is_current
             }
+        };
+        if !is_current {
+            // It may not have been sent, so those behind it must not be sent from here either.
+            entry.settle_waiting(pipeline, |received| !received.original.is_current());
         }
         self.proceed(lane);
     }
@@ -118,24 +128,26 @@ impl<'p> Run<'p> {
             number,
             original,
             again,
+            failure,
         } = decided;
         let pipeline = self.pipeline;
         let entry = self.lanes.entry(lane).or_default();
         // If it was not the first, one more message is awaited.
         entry.has_first = false;
-        match again {
-            None => {
-                entry.order.confirmed();
-                pipeline.settle(original);
+        if let Some(kind) = failure {
+            let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
+            entry.held.get_or_insert_with(held);
+            if kind == TransportErrorKind::Full {
+                entry.singly_until = Some(Instant::now() + SINGLY);
             }
-            Some((copies, kind)) => {
-                let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
-                entry.held.get_or_insert_with(held);
-                if kind == TransportErrorKind::Full {
-                    entry.singly_until = Some(Instant::now() + SINGLY);
-                }
-                entry.order.failed(number, Unconfirmed { copies, original });
-            }
+        }
+        if again.is_empty() {
+            entry.order.confirmed();
+            pipeline.settle(original);
+        } else {
+            entry.earlier_failed.cancel();
+            let copies = again;
+            entry.order.failed(number, Unconfirmed { copies, original });
         }
         self.proceed(lane);
     }
@@ -162,9 +174,14 @@ impl<'p> Run<'p> {
                             .extend(entry.sent(step.in_flight, pipeline));
                         continue;
                     }
-                    pipeline.finish(step).boxed()
+                    pipeline.finish(step, entry.new_wait()).boxed()
                 }
-                Task::Again(number, failed) => pipeline.resend(lane, number, failed).boxed(),
+                Task::Again(number, failed) => {
+                    let earlier_failed = entry.new_wait();
+                    pipeline
+                        .resend(lane, number, failed, earlier_failed)
+                        .boxed()
+                }
                 Task::First(failed) => pipeline.recover(lane, failed).boxed(),
             };
             self.waiting.push(task);
@@ -202,15 +219,7 @@ impl<'p> Run<'p> {
                 || (!received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy)))
         };
         for lane in self.lanes.values_mut().filter(|lane| lane.order.is_held()) {
-            for Received {
-                copies, original, ..
-            } in lane.order.remove_waiting(is_unwanted)
-            {
-                for copy in &copies {
-                    pipeline.unwanted(copy, &original);
-                }
-                pipeline.settle(original);
-            }
+            lane.settle_waiting(pipeline, is_unwanted);
         }
     }
 }
@@ -232,6 +241,22 @@ impl BindingLane {
             self.held = None;
         }
         task
+    }
+
+    /// The signal for a task that waits: an earlier message has failed.
+    fn new_wait(&mut self) -> CancellationToken {
+        self.earlier_failed = CancellationToken::new();
+        self.earlier_failed.clone()
+    }
+
+    /// Settles messages that have not been sent.
+    fn settle_waiting(&mut self, pipeline: &Pipeline, is_unwanted: impl Fn(&Received) -> bool) {
+        for received in self.order.remove_waiting(is_unwanted) {
+            for copy in &received.copies {
+                pipeline.unwanted(copy, &received.original);
+            }
+            pipeline.settle(received.original);
+        }
     }
 
     /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at

@@ -6,6 +6,7 @@ use futures_util::FutureExt as _;
 use smallvec::SmallVec;
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::state::{Original, Pipeline, Received};
@@ -47,9 +48,10 @@ pub(super) struct InFlight {
 
 /// The result for one copy.
 struct Handed {
-    result: SendResult,
+    /// `None` if it was not sent, because an earlier message failed while it waited.
+    result: Option<SendResult>,
     /// Set if the copy was held before.
-    _holder: Option<Holder>,
+    holder: Option<Holder>,
 }
 
 /// The result of handing a copy to its bus.
@@ -61,8 +63,8 @@ enum SendResult {
     Failed(TransportError),
 }
 
-/// A copy that has to be sent again.
-pub(super) type HeldCopy = (Outgoing, Holder);
+/// A copy that has to be sent again. Without a holder, its destination has not failed: it waits for an earlier message.
+pub(super) type HeldCopy = (Outgoing, Option<Holder>);
 
 /// A message with copies that have to be sent again.
 pub(super) struct Unconfirmed {
@@ -75,8 +77,10 @@ pub(super) struct Decided {
     pub(super) lane: u32,
     pub(super) number: u64,
     pub(super) original: Original,
-    /// The copies to send again, and why the first of them failed.
-    pub(super) again: Option<(Vec<HeldCopy>, TransportErrorKind)>,
+    /// The copies to send again.
+    pub(super) again: Vec<HeldCopy>,
+    /// Why the first of them failed.
+    pub(super) failure: Option<TransportErrorKind>,
 }
 
 // === impl Pipeline ===
@@ -127,9 +131,13 @@ impl Pipeline {
         Handed::of(result, holder)
     }
 
-    /// Hands over the remaining copies of a message. A request waits, after the rest of its message, until the bridge reads
-    /// its reply topic: the agent may answer at once.
-    pub(super) async fn finish(&self, step: Sending) -> (u32, Done) {
+    /// Hands over the remaining copies of a message, until an earlier one fails. A request waits, after the rest of its
+    /// message, until the bridge reads its reply topic: the agent may answer at once.
+    pub(super) async fn finish(
+        &self,
+        step: Sending,
+        earlier_failed: CancellationToken,
+    ) -> (u32, Done) {
         let Sending {
             mut in_flight,
             since,
@@ -141,29 +149,30 @@ impl Pipeline {
             let (not_ready, ready): (Vec<_>, Vec<_>) =
                 left.into_iter().partition(lacks_reply_reader);
             let fresh = |copy| (copy, None);
-            self.publish(ready.into_iter().map(fresh), &mut in_flight)
-                .await;
+            let ready = ready.into_iter().map(fresh);
+            self.publish(ready, &mut in_flight, &earlier_failed).await;
             if !not_ready.is_empty() {
                 self.calls.wait_for_reply_readers(&not_ready, since).await;
                 let not_ready = not_ready.into_iter().map(fresh);
-                self.publish(not_ready, &mut in_flight).await;
+                self.publish(not_ready, &mut in_flight, &earlier_failed)
+                    .await;
             }
         };
         publish.instrument(span).await;
         (in_flight.lane, Done::Sent(in_flight))
     }
 
-    /// Sends the failed copies again.
+    /// Sends the failed copies again, until an earlier message fails.
     pub(super) async fn resend(
         &self,
         lane: u32,
         number: u64,
         Unconfirmed { copies, original }: Unconfirmed,
+        earlier_failed: CancellationToken,
     ) -> (u32, Done) {
         let mut in_flight = InFlight::new(lane, number, Vec::new(), original);
-        let held = |(copy, holder)| (copy, Some(holder));
-        self.publish(copies.into_iter().map(held), &mut in_flight)
-            .await;
+        let copies = copies.into_iter();
+        self.publish(copies, &mut in_flight, &earlier_failed).await;
         (lane, Done::Sent(in_flight))
     }
 
@@ -175,7 +184,9 @@ impl Pipeline {
     ) -> (u32, Done) {
         for (copy, holder) in copies {
             self.until_confirmed(copy, &original).await;
-            if !original.is_current() {
+            if let Some(holder) = holder
+                && !original.is_current()
+            {
                 holder.moved();
             }
         }
@@ -211,23 +222,28 @@ impl Pipeline {
         self.intake.dead_letters.dropped(&of, reason);
     }
 
-    /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full.
+    /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full, and
+    /// no longer than until an earlier message of the lane fails, which has to be sent again first.
     async fn publish(
         &self,
-        copies: impl Iterator<Item = (Outgoing, Option<Holder>)>,
+        copies: impl Iterator<Item = HeldCopy>,
         in_flight: &mut InFlight,
+        earlier_failed: &CancellationToken,
     ) {
-        for (copy, mut holder) in copies {
-            let moved = holder.take_if(|_| !in_flight.original.is_current());
-            if moved.is_some() || !self.is_wanted(&copy) {
+        for (copy, holder) in copies {
+            let has_moved = !in_flight.original.is_current();
+            if has_moved || !self.is_wanted(&copy) {
                 self.unwanted(&copy, &in_flight.original);
-                if let Some(holder) = moved {
+                if let Some(holder) = holder.filter(|_| has_moved) {
                     holder.moved();
                 }
                 continue;
             }
-            let result = self.publisher.send(&copy).await;
-            let handed = self.handed(&copy, result, holder);
+            let handed = tokio::select! {
+                biased;
+                () = earlier_failed.cancelled() => Handed { result: None, holder },
+                result = self.publisher.send(&copy) => self.handed(&copy, result, holder),
+            };
             in_flight.copies.push(copy);
             in_flight.handed.push(handed);
         }
@@ -236,9 +252,11 @@ impl Pipeline {
 
     /// Whether a copy could not be handed to its bus, and has to be sent again before later messages.
     pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
-        let holds = |(copy, handed): (&Outgoing, &Handed)| {
-            matches!(&handed.result, SendResult::Failed(error)
-                if self.publisher.failure_action(copy, error) == FailureAction::Hold)
+        let holds = |(copy, handed): (&Outgoing, &Handed)| match &handed.result {
+            Some(SendResult::Failed(error)) => {
+                self.publisher.failure_action(copy, error) == FailureAction::Hold
+            }
+            result => result.is_none(),
         };
         let mut copies = in_flight.copies.iter().zip(&in_flight.handed);
         copies.any(holds)
@@ -263,10 +281,11 @@ impl Pipeline {
             sent,
             original,
         } = in_flight;
-        let mut again: Option<(Vec<HeldCopy>, TransportErrorKind)> = None;
+        let (mut again, mut failure) = (Vec::new(), None);
         for (copy, handed) in copies.into_iter().zip(handed) {
             if let Err((held, kind)) = self.delivered(copy, handed, sent, &original).await {
-                again.get_or_insert_with(|| (Vec::new(), kind)).0.push(held);
+                again.push(held);
+                failure = failure.or(kind);
             }
         }
         Decided {
@@ -274,6 +293,7 @@ impl Pipeline {
             number,
             original,
             again,
+            failure,
         }
     }
 
@@ -285,11 +305,11 @@ impl Pipeline {
         handed: Handed,
         mut sent: Instant,
         original: &Original,
-    ) -> Result<(), (HeldCopy, TransportErrorKind)> {
-        let Handed {
-            mut result,
-            _holder,
-        } = handed;
+    ) -> Result<(), (HeldCopy, Option<TransportErrorKind>)> {
+        let Handed { result, holder } = handed;
+        let Some(mut result) = result else {
+            return Err(((copy, holder), None));
+        };
         loop {
             let (error, is_handed_over) = match result.decided().await {
                 Ok(()) => {
@@ -304,7 +324,7 @@ impl Pipeline {
             }
             if self.publisher.failure_action(&copy, &error) == FailureAction::Hold {
                 let holder = self.publisher.held(&copy, &error);
-                return Err(((copy, holder), error.kind()));
+                return Err(((copy, Some(holder)), Some(error.kind())));
             }
             self.publisher.refused(&copy, &error);
             match self.replacement(copy, &error, original) {
@@ -399,24 +419,29 @@ impl InFlight {
         }
     }
 
-    /// Whether a bus refused a copy.
+    /// Whether a copy was not handed over.
     pub(super) fn has_failed_copy(&self) -> bool {
         let mut handed = self.handed.iter();
-        handed.any(|handed| matches!(handed.result, SendResult::Failed(_)))
+        handed.any(|handed| matches!(handed.result, None | Some(SendResult::Failed(_))))
+    }
+
+    /// Whether it still belongs to this replica.
+    pub(super) fn is_current(&self) -> bool {
+        self.original.is_current()
     }
 
     /// Whether every copy is confirmed by now.
     pub(super) fn is_confirmed(&mut self) -> bool {
         self.handed.iter_mut().all(|Handed { result, .. }| {
-            if let SendResult::Waiting(confirmation) = result
+            if let Some(SendResult::Waiting(confirmation)) = result
                 && let Some(confirmed) = confirmation.now()
             {
-                *result = match confirmed {
+                *result = Some(match confirmed {
                     Ok(_) => SendResult::Confirmed,
                     Err(error) => SendResult::Unconfirmed(error),
-                };
+                });
             }
-            matches!(result, SendResult::Confirmed)
+            matches!(result, Some(SendResult::Confirmed))
         })
     }
 }
@@ -426,8 +451,8 @@ impl InFlight {
 impl Handed {
     fn of(result: Result<Confirmation, TransportError>, holder: Option<Holder>) -> Self {
         Self {
-            result: result.into(),
-            _holder: holder,
+            result: Some(result.into()),
+            holder,
         }
     }
 }

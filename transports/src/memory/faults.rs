@@ -9,6 +9,10 @@ pub struct FaultPlan {
     pub refuse: f64,
     /// A message is stored, but its confirmation fails with `Disconnected`.
     pub drop_confirmation: f64,
+    /// A confirmation comes later than those of other messages.
+    pub late_confirmation: f64,
+    /// How late a confirmation is, at most (default 100 ms).
+    pub late_at_most: Duration,
     /// A settled message is delivered once more, as after an acknowledgement that was lost.
     pub duplicate: f64,
     /// A message is held back, and its lane behind it; other lanes overtake.
@@ -26,6 +30,8 @@ impl Default for FaultPlan {
         Self {
             refuse: 0.0,
             drop_confirmation: 0.0,
+            late_confirmation: 0.0,
+            late_at_most: Duration::from_millis(100),
             duplicate: 0.0,
             delay: 0.0,
             delay_at_most: Duration::from_millis(100),
@@ -78,6 +84,12 @@ impl Faults {
         }
         self.happens(self.plan.drop_confirmation)
             .then_some(SendFault::DropConfirmation)
+    }
+
+    /// How late the confirmation of the next message is.
+    pub(super) fn lateness(&mut self) -> Option<Duration> {
+        self.happens(self.plan.late_confirmation)
+            .then(|| self.up_to(self.plan.late_at_most))
     }
 
     /// How long the next message is held back.

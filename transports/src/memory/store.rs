@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -62,6 +63,8 @@ struct State {
     refused: HashMap<TopicFilter, TransportErrorKind>,
     /// Ends an outage of the fault plan.
     outage: Option<AbortOnDropHandle<()>>,
+    /// The confirmations that the fault plan delays.
+    late: JoinSet<()>,
     store: Weak<Store>,
 }
 
@@ -91,6 +94,7 @@ impl Store {
                 faults,
                 refused: HashMap::new(),
                 outage: None,
+                late: JoinSet::new(),
                 store: Weak::clone(me),
             }),
             room: Notify::new(),
@@ -142,13 +146,17 @@ impl Store {
         if let Some(SendFault::DisconnectAfter(outage)) = fault {
             self.begin_outage(&mut state, outage);
         }
-        Ok(SendResult::Taken(Confirmation::ready(match fault {
+        let result = match fault {
             None => Ok(Receipt { position }),
             Some(_) => Err(disconnected(
                 "confirm a message on the memory bus",
                 "seeded fault",
             )),
-        })))
+        };
+        Ok(SendResult::Taken(match state.faults.lateness() {
+            None => Confirmation::ready(result),
+            Some(after) => state.confirm_later(result, after),
+        }))
     }
 
     pub(super) fn partitions(&self, topic: &Topic) -> Result<u32, TransportError> {
@@ -290,6 +298,21 @@ impl State {
             None => Ok(()),
             Some(cause) => Err(disconnected(what, cause)),
         }
+    }
+
+    fn confirm_later(
+        &mut self,
+        result: Result<Receipt, TransportError>,
+        after: Duration,
+    ) -> Confirmation {
+        while self.late.try_join_next().is_some() {}
+        let (sender, receiver) = oneshot::channel();
+        self.late.spawn(async move {
+            tokio::time::sleep(after).await;
+            // The sender of the message may no longer wait.
+            let _ = sender.send(result);
+        });
+        Confirmation::waiting(receiver)
     }
 
     fn check_accepted(&self, topic: &Topic) -> Result<(), TransportError> {
