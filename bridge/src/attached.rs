@@ -529,14 +529,14 @@ impl AttachedBinding {
         work: &Work<'a>,
     ) {
         match ask_result {
-            Ok(Ask::Request(request)) => {
+            Ok(Ask::Request(mut request)) => {
                 // Do this before the next message is read, which may be the cancel of this request.
-                let entered = self.enter(&request);
-                work.push(self.serve(request, entered, held).boxed());
+                let cancelled = self.enter(&mut request);
+                work.push(self.serve(request, cancelled, held).boxed());
             }
-            Ok(Ask::Expired(request)) => {
-                let entered = self.enter(&request);
-                work.push(self.expired(request, entered, held).boxed());
+            Ok(Ask::Expired(mut request)) => {
+                let cancelled = self.enter(&mut request);
+                work.push(self.expired(request, cancelled, held).boxed());
             }
             Ok(Ask::Answer(body, id)) => work.push(self.reply(body, id, held).boxed()),
             Ok(Ask::Cancel(id)) => match self.cancel(&id) {
@@ -621,9 +621,12 @@ impl AttachedBinding {
         );
     }
 
-    fn enter(&self, request: &Request) -> (u64, CancellationToken) {
+    /// Notes that a delivery of a request is in progress. Returns a token that a cancel of the request cancels.
+    fn enter(&self, request: &mut Request) -> CancellationToken {
         let identity = request.identity.as_ref();
-        self.running().enter(&request.id, identity)
+        let (number, cancelled) = self.running().enter(&request.id, identity);
+        request.delivery = number;
+        cancelled
     }
 
     /// Cancels the request with this id. If several requests have it, none is cancelled.

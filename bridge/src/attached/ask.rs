@@ -49,6 +49,8 @@ pub(super) struct Request {
     /// Identifies this request, also when it is redelivered. `None` if the message has no position; such messages are
     /// not redelivered.
     pub(super) identity: Option<Text>,
+    /// Distinguishes this delivery from others in progress; set when it begins.
+    pub(super) delivery: u64,
     /// For the call of a tool that an A2A message stands for: the context of the message, or a new one.
     pub(super) message_context: Option<Text>,
 }
@@ -170,6 +172,7 @@ impl Ask {
             method,
             id,
             requester,
+            delivery: 0,
             message_context: None,
         });
         if clock::is_expired(event) {

@@ -51,12 +51,16 @@ impl Running {
         (self.last, cancelled)
     }
 
-    /// Notes that this bridge executes a request.
-    pub(super) fn execute(&mut self, id: &Text, identity: Option<&Text>) {
-        let same = self.by_id.get_mut(id).into_iter();
-        let same = same.flat_map(HashMap::values_mut);
-        same.filter(|entered| entered.identity.as_ref() == identity)
-            .for_each(|entered| entered.is_executed = true);
+    /// Notes that this bridge executes the request of a delivery, and so of all its deliveries.
+    pub(super) fn execute(&mut self, id: &Text, number: u64) {
+        let Some(same) = self.by_id.get_mut(id) else {
+            return;
+        };
+        let identity = same.get(&number).and_then(|own| own.identity.clone());
+        for (other, entered) in same {
+            let is_same = identity.is_some() && entered.identity == identity;
+            entered.is_executed |= *other == number || is_same;
+        }
     }
 
     /// Whether this bridge executes a delivery.
@@ -104,7 +108,7 @@ impl Running {
 mod tests {
     use super::*;
 
-    /// Enters deliveries with these identities under one id. Returns their tokens.
+    /// Enters deliveries with these identities under one id, numbered from 1. Returns their tokens.
     fn entered(running: &mut Running, identities: &[Option<&str>]) -> Vec<CancellationToken> {
         let identities = identities.iter().map(|identity| identity.map(Text::from));
         identities
@@ -123,7 +127,7 @@ mod tests {
     fn a_cancel_ends_all_deliveries_of_one_request() {
         let mut running = Running::default();
         let tokens = entered(&mut running, &[Some("a"), Some("a")]);
-        running.execute(&"1".into(), Some(&"a".into()));
+        running.execute(&"1".into(), 2);
         let found = cancel(&running, &tokens);
         assert_eq!(found, (Found::Here, vec![true, true]));
     }
@@ -133,11 +137,27 @@ mod tests {
         let mut running = Running::default();
         assert_eq!(running.cancel(&"1".into()), Found::Nothing);
         let tokens = entered(&mut running, &[Some("a")]);
-        // Another request with this id.
-        running.execute(&"1".into(), Some(&"b".into()));
+        // Another request, with another id.
+        let (number, _) = running.enter(&"2".into(), Some(&"b".into()));
+        running.execute(&"2".into(), number);
         assert_eq!(cancel(&running, &tokens), (Found::Waiting, vec![true]));
         running.leave(&"1".into(), 1);
         assert_eq!(running.cancel(&"1".into()), Found::Nothing);
+    }
+
+    #[test]
+    fn requests_with_the_same_id_are_executed_separately() {
+        for (identities, executed) in [
+            ([None, None], [true, false]),
+            ([Some("a"), Some("b")], [true, false]),
+            ([Some("a"), Some("a")], [true, true]),
+        ] {
+            let mut running = Running::default();
+            entered(&mut running, &identities);
+            running.execute(&"1".into(), 1);
+            let is_executed = [1, 2].map(|number| running.is_executed(&"1".into(), number));
+            assert_eq!(is_executed, executed, "{identities:?}");
+        }
     }
 
     #[test]

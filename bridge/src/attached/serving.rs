@@ -61,7 +61,7 @@ impl AttachedBinding {
     pub(super) async fn expired(
         &self,
         request: Box<Request>,
-        (number, cancelled): (u64, CancellationToken),
+        cancelled: CancellationToken,
         held: Arc<Held>,
     ) {
         let deadlines = Deadlines::of(&request, self.bounds);
@@ -73,7 +73,7 @@ impl AttachedBinding {
                 .await
         };
         let begun = cancelled.run_until_cancelled(begun.boxed()).await;
-        self.running().leave(&request.id, number);
+        self.running().leave(&request.id, request.delivery);
         match begun {
             Some(Some(answer)) => self.publish(&request, answer, &held).await,
             Some(None) => {
@@ -175,7 +175,7 @@ impl AttachedBinding {
     pub(super) async fn serve(
         &self,
         request: Box<Request>,
-        (number, cancelled): (u64, CancellationToken),
+        cancelled: CancellationToken,
         held: Arc<Held>,
     ) {
         let deadlines = Deadlines::of(&request, self.bounds);
@@ -186,11 +186,11 @@ impl AttachedBinding {
             // First, so that no request begins in the turn of one that fails here. A request with an identity is
             // redelivered.
             () = self.ending.cancelled(), if request.identity.is_none() => {
-                Some(self.stopped(&request, number))
+                Some(self.stopped(&request))
             }
             answer = cancelled.run_until_cancelled(answered) => answer,
         };
-        self.running().leave(&request.id, number);
+        self.running().leave(&request.id, request.delivery);
         match answer {
             Some(answer) => self.publish(&request, answer, &held).await,
             None => {
@@ -206,8 +206,9 @@ impl AttachedBinding {
     }
 
     /// The error of a request that has not ended when this process stops.
-    fn stopped(&self, request: &Request, number: u64) -> Answer {
-        let failure = match self.running().is_executed(&request.id, number) {
+    fn stopped(&self, request: &Request) -> Answer {
+        let is_executed = self.running().is_executed(&request.id, request.delivery);
+        let failure = match is_executed {
             true => Failure::new(failure::Reason::AnswerLost, STOPPED),
             false => Failure::new(failure::Reason::AgentUnavailable, NOT_BEGUN),
         };
@@ -375,8 +376,7 @@ impl AttachedBinding {
 
     /// The server's answer. Messages that precede it are published meanwhile.
     async fn worked(&self, request: &Request, deadlines: &Deadlines) -> CallResult {
-        let identity = request.identity.as_ref();
-        self.running().execute(&request.id, identity);
+        self.running().execute(&request.id, request.delivery);
         let began = Instant::now();
         let (sender, mut receiver) = mpsc::channel(QUEUE);
         let parts = Parts {

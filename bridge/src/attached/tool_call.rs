@@ -99,6 +99,7 @@ pub(super) fn request(
         requester: request.requester.clone(),
         left: request.left,
         identity: request.identity.clone(),
+        delivery: request.delivery,
         message_context: Some(context.unwrap_or_else(new_id)),
     })
 }

@@ -317,16 +317,13 @@ impl AnswerUnit {
         }
     }
 
-    /// Whether it is a request, and so no answer.
+    /// Whether it is a request, and so no answer, judged by its body alone, because agents copy the headers of the
+    /// request.
     pub(crate) fn is_request(&self) -> bool {
         match &self.body {
             Body::Rpc(message) => message.is_call() && message.id.is_some(),
             Body::Mapped { kind, .. } => *kind == Kind::Request,
-            Body::Json => self
-                .event
-                .as_ref()
-                .is_some_and(|event| kind_of_event(event) == Kind::Request),
-            Body::Broken { .. } => false,
+            Body::Json | Body::Broken { .. } => false,
         }
     }
 

@@ -97,7 +97,7 @@ fn one_member(id: &str, response: &[u8]) -> Option<Bytes> {
 
 /// The agent's message unchanged, for a caller that is not a JSON-RPC client.
 fn untouched(request: &CallRequest, unit: &AnswerUnit) -> Result<Parts, CallError> {
-    if unit.is_request() && !matches!(unit.body, Body::Json) {
+    if unit.is_request() {
         return Err(bad("expected an answer, but the message is a request"));
     }
     if unit.is_push() && !request.streamed {

@@ -811,9 +811,11 @@ async fn until_other<F: Future<Output = Result<u32, TransportError>>>(
 mod tests {
     use std::cell::RefCell;
 
+    use a2abus_models::e2a::Trust;
+    use a2abus_plugin::{Event, extension};
+
     use super::*;
     use crate::calls::answer_unit;
-    use a2abus_models::e2a::Trust;
 
     #[tokio::test(start_paused = true)]
     async fn a_subscription_lasts_until_the_topic_has_another_number_of_partitions() {
@@ -876,6 +878,32 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&error.body).unwrap();
         assert_eq!(body["id"], 1);
         assert_eq!(body["error"]["data"]["reason"], "bad_agent_reply");
+    }
+
+    #[test]
+    fn plain_json_with_the_headers_of_the_request_is_an_answer() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let mut buffer = AnswerBuffer {
+            request_of: Some(request_of(call, &OpenedCall::sample())),
+            ..AnswerBuffer::default()
+        };
+        let limits = Limits::default();
+        let text = Text::from_static;
+        let mut request = Event::new(text("1"), text("/test"), text("test")).unwrap();
+        request.set(extension::MCP_TYPE, "request").unwrap();
+        let body = r#"{"sum":3}"#.into();
+        for unit in answer_unit::units(&body, Some(&request), Trust::Untrusted, &limits) {
+            buffer.render(&unit, &limits, Instant::now());
+        }
+        let parts = buffer.unrecorded();
+        let [answer] = parts.as_slice() else {
+            panic!("{parts:?}");
+        };
+        let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(
+            (&body["id"], &body["result"]["sum"]),
+            (&1.into(), &3.into())
+        );
     }
 
     /// Renders a record that arrived at this time. Returns whether one had been missing for too long by then.
