@@ -114,6 +114,12 @@ REFUSED += [
     (["--set", "existingConfigMap=other,env[0].name=A2ABUS_CALLS__REPLICA,env[0].value=x"], "`env` has A2ABUS_CALLS__REPLICA, but the chart needs the value"),
     ([*BUS, "--set", "config.transports.nats.tls.ca_file=/run/secrets/nats/ca.crt,secrets[0].name=nats-ca"],
       "the configuration names /run/secrets/nats/ca.crt, but nothing is mounted there: add `{name: nats}` to `secrets`"),
+    *(([*BUS, "--set", f"config.transports.nats.tls.ca_file={path}"], f"the configuration names {path}, but nothing is mounted there: put it into a Secret")
+      for path in ("/run/secrets/ca.crt", "/etc/a2abus/ca.crt")),
+    *(([*more, "--set", f"config.workflows.enabled=true,config.workflows.{key}=/data/{key}"], f"`workflows.{key}` is /data/{key}, but the file system is read-only there: {cure}")
+      for more, cure in ((BUS, "set `persistence.enabled`"), (SIDECAR, "mount a volume")) for key in ("data_directory", "file_directory")),
+    ([*BUS, "--set", "persistence.enabled=true,config.workflows.enabled=true,config.workflows.file_directory=/data"], "`workflows.file_directory` is /data, but"),
+    ([*SIDECAR, "--set", "config.state.log=embedded,config.state.directory=/data"], "`state.directory` is /data, but"),
     ([*BUS, "--set", "secrets=null"], "missing property 'secrets'"),
     *(([*BUS, "--set", f"image.repository={name}"], f"`image.repository` is {name}: write the tag in `image.tag`")
       for name in ("a2abus:0.1.0", "localhost:5000/a2abus:0.1.0")),
@@ -147,6 +153,8 @@ REFUSED += [
     (["--set", f"configFile={ENABLED_NO}"], '`http.enabled` of the configuration is "no": write true or false'),
     ([*BUS, "--set-string", "config.workflows.enabled=true"], '`workflows.enabled` of the configuration is "true"'),
 ]
+# What the files and the directory of bridge/examples/a2abus.yaml need.
+VOLUMES_OF_EXAMPLE = ["--set", "persistence.enabled=true,extraVolumeMounts[0].mountPath=/run/secrets,extraVolumeMounts[0].name=keys"]
 # Manifests of an example, and what prints them.
 PRINTED = [
     ("strimzi", "kafka.yaml", ["--output", "strimzi", "--acls", "--cluster", "agents", "--partitions", "12", "--replicas", "3"]),
@@ -362,6 +370,12 @@ def accepted():
         ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/b/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/,extraVolumeMounts[0].name=a"],
         ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/ca.crt,extraVolumeMounts[0].subPath=ca.crt,extraVolumeMounts[0].name=a"],
         ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,csiSecrets[0].name=a,csiSecrets[0].secretProviderClass=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets,extraVolumeMounts[0].name=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/etc/ssl/certs/ca.crt"],
+        ["--set", "config.workflows.enabled=false,config.workflows.data_directory=/data,config.workflows.file_directory=/data"],
+        ["--set", "config.workflows.enabled=true,config.workflows.file_directory=/data/files,extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=a"],
+        ["--set", "config.workflows.enabled=true,config.workflows.file_directory=/data,securityContext.readOnlyRootFilesystem=false"],
+        ["--set", "config.workflows.enabled=true,config.workflows.data_directory=/data,config.workflows.file_directory=/var/lib/a2abus/files,persistence.enabled=true"],
     ):
         try:
             render(CHART, None, VERSIONS[1], *BUS, *more)
@@ -581,10 +595,22 @@ def file_as_it_is():
     """--set-file configFile keeps the file, comments and indentation included."""
     indented = RUN / "indented.yaml"
     indented.write_text("    # a comment\n\n  # another\ntransports:\n  nats: {type: nats, servers: [nats://nats]}\n")
-    for path in (REPO / "bridge/examples/a2abus.yaml", indented):
-        documents = objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={path}"))
+    for path, more in ((mountable_example(), VOLUMES_OF_EXAMPLE), (indented, [])):
+        documents = objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={path}", *more))
         maps = [document["data"]["a2abus.yaml"] for document in documents if document["kind"] == "ConfigMap"]
         report(f"{path.name} of --set-file configFile as it is", [] if maps == [path.read_text()] else maps)
+    # On a host its files are where no volume of the chart is.
+    example = ["--set-file", f"configFile={REPO / 'bridge/examples/a2abus.yaml'}"]
+    refused(example, "nothing is mounted there")
+    refused([*example, *VOLUMES_OF_EXAMPLE], "the configuration names /etc/a2abus/kafka-ca.pem")
+
+
+def mountable_example():
+    """The example configuration, with its file below /etc/a2abus, where a volume for a file cannot be, among its secrets."""
+    example = (REPO / "bridge/examples/a2abus.yaml").read_text()
+    path = RUN / "a2abus.yaml"
+    path.write_text(example.replace("/etc/a2abus/kafka-ca.pem", "/run/secrets/kafka-ca.pem"))
+    return path
 
 
 def commands(text):

@@ -139,7 +139,7 @@ chart needs: it reads them only from the configuration. The bridge also accepts 
 {{- range $key, $_ := .Values.podAnnotations }}{{ if hasKey $annotations $key }}{{ fail (printf "`podAnnotations` has %s, which the chart sets" $key) }}{{ end }}{{ end }}
 {{- end }}
 
-{{/* Fails on volumes and mounts that collide, and on files below /run/secrets that nothing mounts. */}}
+{{/* Fails on volumes and mounts that collide, and on files and directories of the configuration that no volume holds. */}}
 {{- define "a2abus.checkVolumes" -}}
 {{- $volumes := list "a2abus-config" }}
 {{- if .Values.persistence.enabled }}{{ $volumes = append $volumes "data" }}{{ end }}
@@ -158,12 +158,54 @@ chart needs: it reads them only from the configuration. The bridge also accepts 
 {{- if has (toString .mountPath) $paths }}{{ fail (printf "`extraVolumeMounts`: something else is mounted at %q" (toString .mountPath)) }}{{ end }}
 {{- $paths = append $paths (toString .mountPath) }}
 {{- end }}
-{{- range regexFindAll "\"/run/secrets/[^/\"]+/[^\"]+\"" (include "a2abus.config" .) -1 }}
+{{- $config := include "a2abus.config" . }}
+{{- range regexFindAll "\"/(run/secrets|etc/a2abus)/[^\"]+\"" $config -1 }}
 {{- $file := trimAll "\"" . }}
-{{- $isMounted := false }}
-{{- range $paths }}{{ if or (eq . $file) (hasPrefix (print (trimSuffix "/" .) "/") $file) }}{{ $isMounted = true }}{{ end }}{{ end }}
-{{- if not $isMounted }}{{ fail (printf "the configuration names %s, but nothing is mounted there: add `{name: %s}` to `secrets`" $file (regexReplaceAll "^/run/secrets/([^/]*).*$" $file "${1}")) }}{{ end }}
+{{- if not (or (eq $file "/etc/a2abus/a2abus.yaml") (include "a2abus.isMounted" (dict "root" $ "path" $file))) }}
+{{- $cure := "put it into a Secret, name the Secret in `secrets`, and write /run/secrets/NAME/KEY" }}
+{{- if regexMatch "^/run/secrets/[^/]+/" $file }}{{ $cure = printf "add `{name: %s}` to `secrets`" (regexReplaceAll "^/run/secrets/([^/]*).*$" $file "${1}") }}{{ end }}
+{{- fail (printf "the configuration names %s, but nothing is mounted there: %s" $file $cure) }}
 {{- end }}
+{{- end }}
+{{- include "a2abus.checkDirectories" (dict "root" . "config" ($config | fromJson)) }}
+{{- end }}
+
+{{/* Fails on directories to which the bridge could not write: the root file system of its container is read-only. */}}
+{{- define "a2abus.checkDirectories" -}}
+{{- $workflows := .config.workflows | default dict }}
+{{- $directories := dict }}
+{{- if $workflows.enabled }}
+{{- with $workflows.file_directory }}{{ $_ := set $directories "workflows.file_directory" . }}{{ end }}
+{{- /* With persistence, the chart sets these two. */}}
+{{- if not .root.Values.persistence.enabled }}
+{{- with $workflows.data_directory }}{{ $_ := set $directories "workflows.data_directory" . }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $state := .config.state | default dict }}
+{{- if and (eq "embedded" (toString $state.log)) (not .root.Values.persistence.enabled) }}
+{{- with $state.directory }}{{ $_ := set $directories "state.directory" . }}{{ end }}
+{{- end }}
+{{- range $key, $directory := $directories }}
+{{- if and ($.root.Values.securityContext | default dict).readOnlyRootFilesystem (not (include "a2abus.isMounted" (dict "root" $.root "path" $directory))) }}
+{{- $cure := eq "workload" $.root.Values.mode | ternary "set `persistence.enabled` and use a directory below /var/lib/a2abus, or mount a volume with `extraVolumes` and `extraVolumeMounts`" "mount a volume with `extraVolumes` and `extraVolumeMounts`" }}
+{{- fail (printf "`%s` is %s, but the file system is read-only there: %s" $key $directory $cure) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether a volume holds a path, apart from that of the configuration: `true` or empty. The argument is (dict "root" $ "path" PATH). */}}
+{{- define "a2abus.isMounted" -}}
+{{- $values := .root.Values }}
+{{- $mounts := list }}
+{{- if $values.persistence.enabled }}{{ $mounts = append $mounts "/var/lib/a2abus" }}{{ end }}
+{{- range concat $values.secrets $values.externalSecrets $values.csiSecrets }}{{ $mounts = append $mounts (print "/run/secrets/" .name) }}{{ end }}
+{{- range $values.extraVolumeMounts }}{{ $mounts = append $mounts (toString .mountPath) }}{{ end }}
+{{- $isMounted := false }}
+{{- range $mounts }}
+{{- $mount := trimSuffix "/" . }}
+{{- if or (eq $mount (trimSuffix "/" $.path)) (hasPrefix (print $mount "/") $.path) }}{{ $isMounted = true }}{{ end }}
+{{- end }}
+{{- if $isMounted }}true{{ end }}
 {{- end }}
 
 {{/* Fails on values that only a workload uses; files/workload.yaml lists them. In sidecar mode the chart of the agent sets these. */}}
