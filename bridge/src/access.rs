@@ -38,7 +38,11 @@ pub(crate) enum Operation {
     },
     /// Reads a durable JetStream consumer.
     #[cfg(feature = "nats")]
-    Durable { stream: Name, name: Name },
+    Durable {
+        stream: Name,
+        name: Name,
+        topics: Vec<TopicFilter>,
+    },
     /// Publishes.
     Write(Write),
     /// Reads answers from a topic, or from the subjects below it.
@@ -158,15 +162,17 @@ fn answers(config: &Config, transport: &Name) -> Vec<Access> {
 
 /// How the bridge reads a binding.
 fn reading(binding: &BindingConfig) -> Operation {
+    let topics = binding.topics.iter().map(|topic| topic.0.clone()).collect();
     #[cfg(feature = "nats")]
     if let (Some(stream), Some(name)) = (&binding.stream, &binding.durable) {
         return Operation::Durable {
             stream: stream.clone(),
             name: name.clone(),
+            topics,
         };
     }
     Operation::Read {
-        topics: binding.topics.iter().map(|topic| topic.0.clone()).collect(),
+        topics,
         #[cfg(feature = "kafka")]
         group: binding.group.clone(),
     }

@@ -40,13 +40,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use a2abus_plugin::{MapContext, Text};
+use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Consumer, Delivery, Outcome};
 use futures_util::StreamExt as _;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::outbound::{Outgoing, Unit};
-use crate::calls::callid::shown_topic;
 use crate::config::Role;
 use crate::stage;
 pub(crate) use copies::CopiesInHand;
@@ -54,11 +54,11 @@ pub(crate) use events::{ROUTING_ATTRIBUTES, fill_missing};
 use intake::Read;
 use run::Run;
 pub(crate) use state::{DataLook, Pipeline};
-use state::{Original, Received, Routed, Settlement};
+use state::{InProgress, Original, Received, Routed, Settlement};
 use unread::Unread;
 use workers::{AT_ONCE, Source};
 
-/// How often requests in held lanes are checked for callers that no longer wait.
+/// How often lanes are checked for failed messages, and held lanes for messages that are no longer wanted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 // === impl Pipeline ===
 
@@ -118,11 +118,14 @@ impl Pipeline {
         }
     }
 
-    /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress.
+    /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress. Those that
+    /// wait for a failing destination stay at a source that delivers them again, so that another process gets their
+    /// partitions at once, unless a requester waits for them.
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
-        let mut run = Run::new(self);
-        let mut received = Vec::with_capacity(AT_ONCE);
         let mut unread = Unread::default();
+        let mut received = Vec::with_capacity(AT_ONCE);
+        // Dropped first, because its messages are the oldest.
+        let mut run = Run::new(self);
         let (mut open, mut wanted) = (true, true);
         let mut checks = interval(CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -130,7 +133,7 @@ impl Pipeline {
             let now = Instant::now();
             for delivery in received.drain(..) {
                 if unread.is_empty() && self.copies.has_room() {
-                    run.receive(delivery, now);
+                    run.receive(delivery, false, now);
                 } else {
                     unread.push(delivery);
                 }
@@ -139,21 +142,22 @@ impl Pipeline {
             while let Some(delivery) =
                 unread.next(|lane| run.is_empty(lane), || self.copies.has_room())
             {
-                if delivery.acknowledger.is_current() {
-                    run.receive(delivery, now);
-                } else {
-                    let topic = shown_topic(delivery.topic.as_str());
-                    tracing::debug!(%topic, "a message is not read, because its partition has moved");
-                }
+                run.receive(delivery, true, now);
             }
             run.proceed_fresh();
+            if !open && run.is_held() && self.is_redelivered() {
+                if !run.waiting.is_empty() {
+                    tracing::info!(binding = %self.intake.name, "messages that wait for a failing destination stay at their source");
+                }
+                return;
+            }
             // A held lane has work or a confirmation here.
             let is_idle = run.waiting.is_empty() && run.unconfirmed.is_empty();
             tokio::select! {
                 biased;
-                Some(decided) = run.unconfirmed.next() => run.decided(decided),
+                Some(known) = run.unconfirmed.next() => run.known(known),
                 Some((lane, done)) = run.waiting.next() => run.done(lane, done),
-                _ = checks.tick(), if !is_idle => run.settle_unwanted(),
+                _ = checks.tick(), if !is_idle => run.check(),
                 () = self.copies.room(), if !unread.is_empty() => {}
                 count = source.recv_many(&mut received, AT_ONCE), if open => open = count > 0,
                 () = stop.cancelled(), if wanted && open => {
@@ -163,6 +167,11 @@ impl Pipeline {
                 else => return,
             }
         }
+    }
+
+    /// Whether messages that are not settled come again.
+    fn is_redelivered(&self) -> bool {
+        self.intake.binding != ProtocolBinding::Nats || self.intake.reads_jetstream
     }
 
     /// Reads a delivery.
@@ -219,7 +228,10 @@ impl Pipeline {
                 Settlement::Shared(unsettled)
             }
         };
+        let is_shared = matches!(settlement, Settlement::Shared(_));
+        let in_progress = || InProgress::new(&self.intake.metrics.in_flight);
         let original = Original {
+            _counted: (!is_shared).then(in_progress),
             _weight: self.copies.hold(&message, &routed.copies),
             message,
             topic,
@@ -234,7 +246,6 @@ impl Pipeline {
             Settlement::Now(acknowledger) => acknowledger,
             Settlement::Shared(unsettled) => return unsettled.done(),
         };
-        self.intake.metrics.in_flight.dec();
         let _settle = stage::settle().entered();
         match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.intake.metrics.settled.inc(),

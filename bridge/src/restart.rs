@@ -38,7 +38,15 @@ pub(crate) async fn start<T, F: Future<Output = Result<T, TransportError>>>(
             () = stop.cancelled() => return None,
         };
         match result {
-            Ok(started) => return Some(started),
+            Ok(started) => {
+                if logged.is_some() {
+                    tracing::info!(
+                        condition,
+                        "a part of the bridge that did not start works now"
+                    );
+                }
+                return Some(started);
+            }
             Err(error) => {
                 let fix = match error.kind() {
                     TransportErrorKind::Unauthorised => Some(GRANT),

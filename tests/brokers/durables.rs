@@ -12,7 +12,9 @@ use support::server::{Kind, named};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::access::until_reported;
 use crate::plain::{jetstream_of, nats_client, unique};
+use crate::topics::{a2abus, written};
 
 /// A stream `name` with the subjects `name.>`, and one for dead letters.
 async fn streams(nats: &str, name: &str) -> (async_nats::Client, stream::Stream) {
@@ -140,6 +142,85 @@ async fn a_durable_that_would_lose_messages_is_not_read() {
         .await;
         bridge.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_durable_that_would_never_get_a_message_is_neither_created_nor_ready() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("starved").replace('.', "-");
+    let (client, out) = streams(&nats, &name).await;
+    let (jetstream, read) = (jetstream_of(client), format!("{name}-read"));
+    let config = config(&nats, &name, "d", &format!("{name}-out.a"))
+        .replace("manage: false", "manage: true")
+        .replace(&format!("['{name}.>']"), &format!("['{read}']"))
+        .replace(
+            &format!("stream: {name}\n"),
+            &format!("stream: {name}-out\n"),
+        );
+    let lacks = format!("the stream {name}-out does not store {read}: ");
+    let bridge = Running::launch(&config).await;
+    until_reported(&bridge, "the binding says what is missing", |report| {
+        !report.ready && format!("{:?}", report.not_ready).contains(&lacks)
+    })
+    .await;
+    assert!(out.consumer_info("d").await.is_err());
+    let directory = tempfile::tempdir().unwrap();
+    let file = written(&directory, &config);
+    let (text, _, status) = a2abus(&["check", "--connect"], &file).await;
+    let failed = format!(
+        "FAILED   nats: consumer d of stream {name}-out (binding in): read consumer d of stream {name}-out: {lacks}"
+    );
+    assert!(text.contains(&failed) && status == 1, "{failed}\n{text}");
+    let store = async |more: Option<&str>| {
+        let mut changed = out.cached_info().config.clone();
+        changed.subjects.extend(more.map(str::to_owned));
+        jetstream.update_stream(changed).await.unwrap();
+    };
+    store(Some(&read)).await;
+    until_reported(&bridge, "the binding is ready", |report| report.ready).await;
+    assert!(out.consumer_info("d").await.is_ok());
+    // Others change the stream while it is read.
+    store(None).await;
+    until_reported(&bridge, "the transport is degraded", |report| {
+        report.ready && format!("{:?}", report.degraded).contains(&lacks)
+    })
+    .await;
+    store(Some(&read)).await;
+    until_reported(&bridge, "it no longer is", |report| {
+        report.degraded.is_empty()
+    })
+    .await;
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_managed_stream_that_cannot_be_created_is_reported_until_it_can() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let name = unique("overlap").replace('.', "-");
+    let (client, _) = streams(&nats, &name).await;
+    let bridge = Running::start(&format!(
+        "
+transports: {{ nats: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: true, streams: [{{ name: {name}-mine, subjects: ['{name}.*'] }}] }} }} }}
+bindings: [{{ name: in, transport: nats, topics: [{name}-in], dead_letter: {{ topic: {name}-dlq }} }}]
+default_route: [{{ transport: nats, topic: {name}-agents }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    let part = format!("managed stream {name}-mine: ");
+    until_reported(&bridge, "the transport is degraded", |report| {
+        report.ready && format!("{:?}", report.degraded).contains(&part)
+    })
+    .await;
+    jetstream_of(client).delete_stream(&name).await.unwrap();
+    until_reported(&bridge, "it no longer is", |report| {
+        report.degraded.is_empty()
+    })
+    .await;
+    bridge.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

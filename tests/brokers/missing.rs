@@ -1,15 +1,18 @@
 //! Topics and streams that are not there: the call that needs them fails at once and names them.
 
 use std::collections::BTreeMap;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named, program};
-use tokio::process::Command;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{ChildStderr, Command};
 
 use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
 use crate::tls::logged_by;
+use crate::topics::written;
 
 const REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#;
 
@@ -98,6 +101,68 @@ async fn a_missing_kafka_topic_of_an_attached_agent_is_logged_with_its_fix() {
     let missing = format!("look up the topic {topic}, which does not exist");
     let fix = "create it, or run `a2abus topics apply -c FILE`";
     assert!(last.contains(&missing) && last.contains(fix), "{last}");
+}
+
+/// Reads a log until each of these texts was in a line.
+async fn until_logged(log: &mut Lines<BufReader<ChildStderr>>, texts: &[&str]) {
+    let mut missing = texts.to_vec();
+    within("the log has the lines", async {
+        while !missing.is_empty() {
+            let line = log.next_line().await.unwrap();
+            let line = line.expect("the bridge runs");
+            missing.retain(|text| !line.contains(*text));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_says_when_what_was_missing_is_there() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, u) = (tempfile::tempdir().unwrap(), unique("late"));
+    let stream = u.replace('.', "-");
+    let config = format!(
+        "
+instance: test
+transports: {{ nats: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: true }} }} }}
+bindings:
+  - {{ name: kept, transport: nats, topics: [{u}.kept], stream: {stream}, durable: d, dead_letter: {{ topic: {u}.dlq }} }}
+  - {{ name: core, transport: nats, topics: [{u}.core], dead_letter: {{ topic: {u}.dlq }} }}
+default_route: [{{ transport: nats, topic: {u}.agents }}]
+calls: {{ enabled: false }}
+http: {{ listen: '127.0.0.1:0' }}
+admin: {{ enabled: false }}
+"
+    );
+    let mut serving = Command::new(program())
+        .args(["serve", "-c"])
+        .arg(written(&directory, &config))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(serving.stderr.take().unwrap()).lines();
+    let missing = [
+        "a part of the bridge did not start",
+        "no JetStream stream stores the dead letters of this binding",
+    ];
+    until_logged(&mut log, &missing).await;
+    let of_both = async_nats::jetstream::stream::Config {
+        name: stream,
+        subjects: vec![format!("{u}.kept"), format!("{u}.dlq")],
+        ..Default::default()
+    };
+    let jetstream = jetstream_of(nats_client(&nats).await);
+    jetstream.create_stream(of_both).await.unwrap();
+    let there = [
+        "a part of the bridge that did not start works now",
+        "a JetStream stream stores the dead letters of this binding now",
+    ];
+    until_logged(&mut log, &there).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -355,6 +355,61 @@ calls: {{ enabled: false }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_listed_stream_without_all_that_a_binding_reads_is_not_promised_to_be_updated() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, dotted) = (tempfile::tempdir().unwrap(), unique("half"));
+    let u = dotted.replace('.', "_");
+    stream(&nats, &u, &format!("{u}.a"), StorageType::File).await;
+    let file = written(
+        &directory,
+        &format!(
+            "
+transports: {{ bus: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: true, streams: [{{ name: {u}, subjects: ['{u}.a'] }}] }} }} }}
+bindings: [{{ name: in, transport: bus, topics: ['{u}.*'], stream: {u}, durable: reader, dead_letter: {{ topic: {u}_dlq }} }}]
+default_route: [{{ transport: bus, topic: '{u}_agents.{{targetagent}}' }}]
+calls: {{ enabled: false }}
+"
+        ),
+    );
+    let (text, _) = check(&file).await;
+    let failed = format!(
+        "FAILED   bus: settings of stream {u} (binding in, jetstream.streams): subjects is {u}.a, lacks {u}.*\n"
+    );
+    assert!(text.contains(&failed), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_another_kind_is_named_as_the_cause() {
+    let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
+        return;
+    };
+    let (directory, address) = (
+        tempfile::tempdir().unwrap(),
+        nats.strip_prefix("nats://").unwrap(),
+    );
+    let file = written(
+        &directory,
+        &format!(
+            "
+transports:
+  k: {{ type: kafka, brokers: ['{address}'] }}
+  n: {{ type: nats, servers: ['nats://{kafka}'] }}
+default_route: [{{ transport: k, topic: a }}, {{ transport: n, topic: a }}]
+"
+        ),
+    );
+    let (text, status) = check(&file).await;
+    for cause in [
+        "this is a NATS server, not a Kafka broker: correct `brokers`",
+        "no greeting: is this a NATS server?",
+    ] {
+        assert!(text.contains(cause) && status == 1, "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_of_a_bus_is_reported_with_its_fix() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
         return;

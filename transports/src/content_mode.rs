@@ -12,7 +12,9 @@
 //! the body is the event in the JSON format. Source: CloudEvents 1.0.2, Kafka, NATS and HTTP protocol bindings.
 
 use a2abus_plugin::event::SPEC_VERSION;
-use a2abus_plugin::{Data, Event, EventError, EventErrorKind, Limits, Text, extension, format};
+use a2abus_plugin::{
+    Data, Event, EventError, EventErrorKind, EventId, Limits, Text, extension, format,
+};
 use bytes::{Bytes, BytesMut};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -156,6 +158,33 @@ pub fn read(
         content_type: content_type.first.and_then(|value| Text::from_utf8(&value)),
         body: body(),
     })
+}
+
+/// What can be read of an event that [`read`] refuses: its attributes with these names, as far as each is legal and
+/// occurs once, and its data.
+#[must_use]
+pub fn read_refused<const N: usize>(
+    binding: ProtocolBinding,
+    message: &Message,
+    names: [&str; N],
+    limits: &Limits,
+) -> ([Option<Text>; N], Option<Bytes>) {
+    let body = message.body.clone();
+    let is_json = match ContentType::of(message).media() {
+        Some(media) => matches!(media, Media::Json),
+        None => binding == ProtocolBinding::Nats && message.headers.is_empty(),
+    };
+    if is_json {
+        return format::read_refused(&body.unwrap_or_default(), names, limits);
+    }
+    let attribute = |name: &str| {
+        let headers = message.headers.iter().filter_map(|h| binding.attribute(h));
+        let mut values = headers.filter_map(|(known, value)| value.filter(|_| known.is(name)));
+        let value = values.next().filter(|_| values.next().is_none())?;
+        let text = binding.decode(name, value).ok()?;
+        EventId::new(text).ok().map(Text::from)
+    };
+    (names.map(attribute), body)
 }
 
 /// Writes an event by the rules of the binding; the caller sets the key. The data are shared in binary mode.

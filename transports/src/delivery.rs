@@ -5,7 +5,7 @@ use std::fmt;
 use a2abus_plugin::Text;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::error::TransportError;
+use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 
 /// One received message and its acknowledgement.
@@ -150,7 +150,12 @@ impl Drop for Acknowledger {
         if let Some(settle) = self.settle.take()
             && let Err(error) = settle.settle(Outcome::Abandoned)
         {
-            tracing::warn!(%error, "an abandoned delivery could not be returned to its source");
+            // After the end of its subscription, the source delivers it again by itself.
+            if error.kind() == TransportErrorKind::Closed {
+                tracing::debug!(%error, "an abandoned delivery is not returned to its source");
+            } else {
+                tracing::warn!(%error, "an abandoned delivery could not be returned to its source");
+            }
         }
     }
 }

@@ -34,4 +34,5 @@ pub use secret::{Revealed, Secret, SecretError};
 pub use transport::{
     Address, Confirmation, Consumer, Guarantee, Health, LAG_INTERVAL, PauseCause, PausedPartition,
     QUEUE_DEADLINE, Reading, Receipt, Share, Subscription, TopicFilter, Transport,
+    failed_confirmations, overlap,
 };

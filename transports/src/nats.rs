@@ -43,6 +43,7 @@ mod managed;
 mod mock;
 mod permissions;
 mod pull;
+mod subjects;
 mod subscribe;
 mod taken;
 mod unreadable;
@@ -51,10 +52,11 @@ pub use config::{JetStreamConfig, NatsAuth, NatsConfig, NatsTls, StreamConfig, S
 pub use core::LANES;
 pub use headers::SUBJECT_HEADER;
 pub use permissions::Permissions;
+pub use subjects::{covers, stored_subjects};
 
 use api::Api;
 use consumer::ConsumerRef;
-use core::{CoreReader, Subscribers, ToFlush, Unflushed, Waiter};
+use core::{CoreReader, Subscribers, ToFlush, Unflushed};
 use durable::DurableReader;
 use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
@@ -65,7 +67,7 @@ use taken::TakenSubjects;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Message, Topic};
 use crate::transport::{
-    Address, Confirmation, Consumer, Guarantee, Health, QUEUE_DEADLINE, Reader, Reading,
+    Address, Confirmation, Consumer, Decision, Guarantee, Health, QUEUE_DEADLINE, Reader, Reading,
     Subscription, TopicFilter, Transport,
 };
 
@@ -261,7 +263,7 @@ impl Transport for Nats {
                 core::outbound(to, message, Some(last))?
             }
         };
-        let (verdict, waiting) = oneshot::channel();
+        let (verdict, confirmation) = Confirmation::waiting();
         if is_stored {
             inner.send_stored(to, out, bytes(), verdict).await?;
         } else {
@@ -271,7 +273,7 @@ impl Transport for Nats {
             };
             inner.send_core(queue, out, bytes, verdict).await?;
         }
-        Ok(Confirmation::waiting(waiting))
+        Ok(confirmation)
     }
 
     /// Always 1.
@@ -393,6 +395,7 @@ impl Nats {
                 () = reading.run(stop, until) => {}
                 never = asking.watch(tell_lag, tell_state) => match never {},
             }
+            asking.unwatched();
             // Nobody may be waiting for the end.
             let _ = end.send(Ok(()));
         });
@@ -415,7 +418,7 @@ impl Inner {
         queue: &mpsc::Sender<Unflushed>,
         out: async_nats::message::OutboundMessage,
         bytes: impl FnOnce() -> usize,
-        confirm: Waiter,
+        confirm: Decision,
     ) -> Result<(), TransportError> {
         let room = match queue.try_reserve() {
             Ok(room) => room,
@@ -437,7 +440,7 @@ impl Inner {
         to: &Address,
         mut out: async_nats::message::OutboundMessage,
         bytes: usize,
-        verdict: Waiter,
+        verdict: Decision,
     ) -> Result<(), TransportError> {
         let permit = match Arc::clone(&self.unanswered).try_acquire_owned() {
             Ok(permit) => permit,
@@ -499,7 +502,7 @@ impl Inner {
     /// connection in order, so it has then seen every earlier subscription. A flush only empties our own buffer.
     async fn echo(&self) -> Result<(), TransportError> {
         let token = self.next_token();
-        let (verdict, echoed) = oneshot::channel();
+        let (verdict, echoed) = Confirmation::waiting();
         let subject = Topic::new(format!("{}.{token}", self.inbox)).map_err(|error| {
             TransportError::new(TransportErrorKind::BadConfig, "use inbox_prefix").caused_by(error)
         })?;
@@ -515,10 +518,7 @@ impl Inner {
         };
         let out = core::outbound(&Address::topic(subject), &Message::default(), None)?;
         self.ask(expected, out).await?;
-        match echoed.await {
-            Ok(answered) => answered.map(drop),
-            Err(_) => Err(closed()),
-        }
+        echoed.await.map(drop)
     }
 
     fn next_token(&self) -> u64 {

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -217,6 +218,16 @@ pub struct Receipt {
     pub position: Option<Text>,
 }
 
+/// How many confirmations have failed in this process.
+static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// How many confirmations have failed so far, on all transports. If several are awaited in turn, a change of this number
+/// means that it is time to look at all of them.
+#[must_use]
+pub fn failed_confirmations() -> u64 {
+    FAILED.load(Ordering::Acquire)
+}
+
 /// A future [`Receipt`]. Dropping it does not withdraw the message.
 #[derive(Debug)]
 #[must_use = "nothing is known to be delivered before the confirmation resolves"]
@@ -225,12 +236,12 @@ pub struct Confirmation(ConfirmationState);
 #[derive(Debug)]
 enum ConfirmationState {
     Ready(Option<Result<Receipt, TransportError>>),
-    #[cfg_attr(
-        not(any(feature = "kafka", feature = "nats")),
-        expect(dead_code, reason = "the memory transport confirms at once")
-    )]
     Waiting(oneshot::Receiver<Result<Receipt, TransportError>>),
 }
+
+/// Decides a [`Confirmation`]. Dropping it means that the client has ended.
+#[derive(Debug)]
+pub(crate) struct Decision(Option<oneshot::Sender<Result<Receipt, TransportError>>>);
 
 /// The deadlines of a subscription that closes. Each leaves time for what comes after it.
 #[derive(Debug, Clone, Copy)]
@@ -359,6 +370,20 @@ impl TopicFilter {
     }
 }
 
+/// Whether one topic can match both patterns.
+#[must_use]
+pub fn overlap(a: &str, b: &str) -> bool {
+    let (mut a, mut b) = (a.split('.'), b.split('.'));
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return true,
+            (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
+            (Some(x), Some(y)) if x == y || x == "*" || y == "*" => {}
+            _ => return false,
+        }
+    }
+}
+
 impl From<Topic> for TopicFilter {
     fn from(topic: Topic) -> Self {
         Self(Text::from(topic.as_str()))
@@ -386,12 +411,17 @@ impl Address {
 impl Confirmation {
     /// A confirmation with a known result.
     pub(crate) fn ready(result: Result<Receipt, TransportError>) -> Self {
+        if result.is_err() {
+            FAILED.fetch_add(1, Ordering::Release);
+        }
         Self(ConfirmationState::Ready(Some(result)))
     }
 
-    /// A confirmation that is decided elsewhere. A dropped sender means that the client has ended.
-    pub(crate) fn waiting(receiver: oneshot::Receiver<Result<Receipt, TransportError>>) -> Self {
-        Self(ConfirmationState::Waiting(receiver))
+    /// A confirmation that is decided later.
+    pub(crate) fn waiting() -> (Decision, Self) {
+        let (sender, receiver) = oneshot::channel();
+        let waiting = Self(ConfirmationState::Waiting(receiver));
+        (Decision(Some(sender)), waiting)
     }
 
     /// The result, if it is known by now. It is returned only once.
@@ -404,6 +434,42 @@ impl Confirmation {
                 Err(TryRecvError::Closed) => Some(Err(gone())),
             },
         }
+    }
+}
+
+// === impl Decision ===
+
+impl Decision {
+    /// Decides the confirmation. Whoever sent the message may no longer wait for it.
+    pub(crate) fn decide(mut self, result: Result<Receipt, TransportError>) {
+        self.send(Some(result));
+    }
+
+    /// Whether nobody waits for the confirmation.
+    #[cfg(feature = "nats")]
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.0.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    fn send(&mut self, result: Option<Result<Receipt, TransportError>>) {
+        let Some(sender) = self.0.take() else {
+            return;
+        };
+        let has_failed = !matches!(result, Some(Ok(_)));
+        match result {
+            Some(result) => drop(sender.send(result)),
+            None => drop(sender),
+        }
+        // After the result, so that whoever sees the new number finds it.
+        if has_failed {
+            FAILED.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Decision {
+    fn drop(&mut self) {
+        self.send(None);
     }
 }
 

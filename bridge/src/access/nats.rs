@@ -48,7 +48,7 @@ pub(crate) fn subjects(config: &NatsConfig, uses: &[Access]) -> Subjects {
                 let topics = topics.iter().map(|topic| topic.as_str().to_owned());
                 subjects.subscribe.extend(topics);
             }
-            Operation::Durable { stream, name } => {
+            Operation::Durable { stream, name, .. } => {
                 let read = durable_requests(config, stream, name).into_iter();
                 subjects.publish.extend(read.map(api));
                 // In a domain, servers put its name and the account before the stream.

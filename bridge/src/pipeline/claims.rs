@@ -19,12 +19,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use a2abus_plugin::{Event, Kind, Source, Text, extension, kind_of_event};
+use a2abus_plugin::{Event, EventError, Kind, Source, Text, extension, kind_of_event};
 
 use crate::calls::UNKNOWN_CALLER;
 use crate::calls::reply_address::AllowedReplyAddresses;
 use crate::calls::resolve::ReadAt;
-use crate::config::Claim;
+use crate::config::{BindingConfig, Claim, Config};
 use crate::metrics::BindingMetrics;
 use crate::names::DOOR;
 
@@ -67,6 +67,32 @@ const OWN: &str = "/a2abus/";
 // === impl Claims ===
 
 impl Claims {
+    /// The claims of a binding whose own events have this `source`.
+    ///
+    /// # Errors
+    /// When no source can contain the name of the bridge.
+    pub(crate) fn new(
+        config: &Config,
+        binding: &BindingConfig,
+        source: Source,
+        reply_addresses: AllowedReplyAddresses,
+        metrics: BindingMetrics,
+    ) -> Result<Self, EventError> {
+        let bindings = config.bindings.iter();
+        let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
+        let instance = config.instance.text();
+        Ok(Self {
+            name: binding.name.text().clone(),
+            source,
+            unknown_caller: Source::new(format!("/a2abus/{instance}/{DOOR}/{UNKNOWN_CALLER}"))?,
+            own_sources: own_sources.collect(),
+            trusts: binding.trusts.clone(),
+            reply_addresses,
+            metrics,
+            logged: Default::default(),
+        })
+    }
+
     /// Checks the `source` of a CloudEvent; `index` is its index in the message. `is_own_request` tells whether this
     /// process published it as the request of one of its calls.
     pub(crate) fn of_cloudevent(

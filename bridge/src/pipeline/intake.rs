@@ -14,7 +14,7 @@ use std::sync::Arc;
 use a2abus_models::e2a::Trust;
 use a2abus_plugin::{
     DecodeErrorKind, Event, EventError, Family, Hint, Ids, Limits, MapContext, MapOptions, Mapped,
-    Refused, Source, Text, map, wrap_unknown,
+    Refused, Source, Text, extension, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::{Delivery, Message};
@@ -69,11 +69,25 @@ pub(crate) enum Read {
     Refused(Refusal),
 }
 
+/// What an unreadable CloudEvent says about its sender, in headers or, in structured mode, in its body.
+#[derive(Debug, Default)]
+pub(crate) struct UnreadSender {
+    pub(crate) id: Option<Text>,
+    pub(crate) collaboration_id: Option<Text>,
+    pub(crate) call_id: Option<Text>,
+    /// Its `mcptype`.
+    pub(crate) kind: Option<Text>,
+    /// The reply address that it names, and its partition. It is not checked yet.
+    pub(crate) reply_to: Option<(Text, Option<u32>)>,
+    /// Its data, as far as they can be read.
+    pub(crate) data: Option<Bytes>,
+}
+
 /// Why a message, or one unit of it, was refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The message is marked as a CloudEvent, but is not valid.
-    Unreadable(EventError),
+    Unreadable(EventError, Box<UnreadSender>),
     /// The unit cannot be decoded.
     Undecoded(Refused),
     /// The message has so many units that the copies of its key and headers would be too large; the reason as text.
@@ -114,7 +128,10 @@ impl Intake {
         let (content_type, body) = match content_mode::read(self.binding, message, limits) {
             Ok(Content::Plain { content_type, body }) => (content_type, body),
             Ok(Content::Event(event)) => return take(Read::CloudEvent(event, None)),
-            Err(error) => return take(Read::Refused(Refusal::Unreadable(error))),
+            Err(error) => {
+                let sender = UnreadSender::of(self.binding, message, limits);
+                return take(Read::Refused(Refusal::Unreadable(error, Box::new(sender))));
+            }
         };
         let mut hint = self.hint.clone();
         if let Some(content_type) = content_type {
@@ -172,20 +189,72 @@ impl Intake {
     }
 }
 
+// === impl UnreadSender ===
+
+impl UnreadSender {
+    #[cold]
+    fn of(binding: ProtocolBinding, message: &Message, limits: &Limits) -> Self {
+        let names = [
+            "id",
+            extension::COLLABORATION_ID,
+            extension::CALL_ID,
+            extension::MCP_TYPE,
+            extension::REPLY_TO,
+            extension::REPLY_PARTITION,
+        ];
+        let (texts, data) = content_mode::read_refused(binding, message, names, limits);
+        let [id, collaboration_id, call_id, kind, reply_to, partition] = texts;
+        let partition = partition.and_then(|text| text.parse().ok());
+        Self {
+            id,
+            collaboration_id,
+            call_id,
+            kind,
+            reply_to: reply_to.map(|topic| (topic, partition)),
+            data,
+        }
+    }
+
+    /// Sets what it says on an event that stands for the message.
+    pub(crate) fn describe(&self, event: &mut Event) {
+        let (reply_to, partition) = self.reply_to.clone().unzip();
+        let partition = partition.flatten().map(|number| number.to_string().into());
+        let correlation = self.collaboration_id.as_ref().or(self.id.as_ref());
+        for (name, value) in [
+            (extension::COLLABORATION_ID, correlation.cloned()),
+            (extension::CALL_ID, self.call_id.clone()),
+            (extension::MCP_TYPE, self.kind.clone()),
+            (extension::REPLY_TO, reply_to),
+            (extension::REPLY_PARTITION, partition),
+        ] {
+            if let Some(value) = value {
+                let set = event.set(name, value);
+                debug_assert!(set.is_ok(), "its attributes are legal");
+            }
+        }
+    }
+}
+
 // === impl Refusal ===
 
 impl Refusal {
     /// The reason of its dead letter.
     pub(crate) fn reason(&self) -> Reason {
         let (code, stage, detail) = match self {
-            Self::Unreadable(error) => (error.kind().as_str(), Stage::Receive, error.to_string()),
+            Self::Unreadable(error, _) => {
+                (error.kind().as_str(), Stage::Receive, error.to_string())
+            }
             Self::Undecoded(refused) => {
                 let error = &refused.error;
                 let pointer = match error.pointer() {
                     "" => String::new(),
                     pointer => format!(" ({pointer})"),
                 };
-                let detail = format!("{error} at byte {}{pointer}", error.offset());
+                let place = match error.offset() {
+                    0 => String::new(),
+                    offset => format!(" at byte {offset}"),
+                };
+                let detail = format!("{error}{place}{pointer}");
                 (error.kind().as_str(), Stage::Detect, detail)
             }
             Self::Repeats(why) => (REPEATS, Stage::Detect, why.clone()),
@@ -202,7 +271,7 @@ impl Refusal {
     pub(crate) fn unit(&self) -> Option<&Refused> {
         match self {
             Self::Undecoded(refused) => Some(refused),
-            Self::Unreadable(_) | Self::Repeats(_) => None,
+            Self::Unreadable(..) | Self::Repeats(_) => None,
         }
     }
 

@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 /// The messages of one lane.
 #[derive(Debug)]
 pub(super) struct Lane<M, F> {
+    /// Messages whose copies failed, in order. All are older than the waiting ones.
+    failed: VecDeque<(u64, F)>,
     /// Received messages, in order.
     waiting: VecDeque<(u64, M)>,
-    /// Messages whose copies failed, in the same order. All are older than the received ones.
-    failed: VecDeque<(u64, F)>,
     received: u64,
     /// Whether a task of this lane runs.
     is_busy: bool,
@@ -108,6 +108,11 @@ impl<M, F> Lane<M, F> {
         }
     }
 
+    /// A copy of a message in flight failed and has to be sent again.
+    pub(super) fn hold(&mut self) {
+        self.phase = Phase::Held;
+    }
+
     /// All copies of a message, or their replacements, are confirmed.
     pub(super) fn confirmed(&mut self) {
         self.in_flight -= 1;
@@ -130,6 +135,12 @@ impl<M, F> Lane<M, F> {
     pub(super) fn recovered(&mut self) {
         self.is_busy = false;
         self.phase = Phase::SendAgain;
+    }
+
+    /// The messages that have failed, and those that wait.
+    pub(super) fn left(&self) -> (impl Iterator<Item = &F>, impl Iterator<Item = &M>) {
+        let failed = self.failed.iter().map(|(_, failed)| failed);
+        (failed, self.waiting.iter().map(|(_, waiting)| waiting))
     }
 
     /// Removes waiting messages.

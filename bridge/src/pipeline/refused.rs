@@ -5,11 +5,11 @@
 use std::collections::HashMap;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{DecodeErrorKind, Event, Kind, Refused, Text, extension};
+use a2abus_plugin::{DecodeErrorKind, Event, Hint, Kind, Limits, Refused, Text, decode, extension};
 use a2abus_transports::{Header, Headers, Message};
 use serde::de::IgnoredAny;
 
-use super::intake::Refusal;
+use super::intake::{Refusal, UnreadSender};
 use super::request::recipient_of;
 use super::state::{Pipeline, Routed, undelivered};
 use crate::account;
@@ -27,6 +27,17 @@ use crate::config::OnUnknown;
 /// Maximum number of error replies to one message. If more of its elements are refused, the rest only become dead
 /// letters.
 const MAX_ERROR_REPLIES: usize = 16;
+
+/// What is known of the sender of a refused unit.
+#[derive(Clone, Copy)]
+enum Sender<'a> {
+    /// Its event.
+    Of(&'a Event),
+    /// What can be read of its event.
+    Unread(&'a UnreadSender),
+    /// The headers of its message.
+    Headers,
+}
 
 // === impl Pipeline ===
 
@@ -102,23 +113,26 @@ impl Pipeline {
         let dead_letters = &self.intake.dead_letters;
         let dead_letter = dead_letters.dead_letter(&of, body, &refusal.reason());
         routed.copies.push(dead_letter);
-        if unit.is_some_and(expects_no_answer) {
-            return;
-        }
-        let recipient = match unit {
-            Some(refused) => Recipient::of_refused(refused, Dialect::JsonRpc),
-            None => Recipient::unknown(Dialect::JsonRpc),
-        };
-        let failure = match refusal {
-            Refusal::Undecoded(refused) => Failure::refused(&refused.error),
-            Refusal::Unreadable(error) => {
-                let what = format!("the CloudEvent cannot be read: {error}");
-                Failure::new(FailureReason::InvalidRequest, what)
+        let (sender, recipient, failure) = match refusal {
+            Refusal::Undecoded(refused) => {
+                let failure = Failure::refused(&refused.error);
+                (Sender::Headers, of_refused(refused), failure)
             }
-            Refusal::Repeats(why) => Failure::new(FailureReason::InvalidRequest, why.clone()),
+            Refusal::Unreadable(error, sender) => {
+                let what = format!("the CloudEvent cannot be read: {error}");
+                let failure = Failure::new(FailureReason::InvalidRequest, what);
+                let recipient = of_unread(sender, &at.rules.limits);
+                (Sender::Unread(sender), recipient, failure)
+            }
+            Refusal::Repeats(why) => {
+                let failure = Failure::new(FailureReason::InvalidRequest, why.clone());
+                let recipient = Recipient::unknown(Dialect::JsonRpc);
+                (Sender::Headers, Some(recipient), failure)
+            }
         };
+        let Some(recipient) = recipient else { return };
         let index = unit.map_or(0, |refused| refused.index);
-        self.fail(at, None, (index, recipient), failure, routed);
+        self.fail(at, sender, (index, recipient), failure, routed);
     }
 
     /// Refuses a request whose reply address is not allowed.
@@ -136,14 +150,15 @@ impl Pipeline {
         let index = unit.map_or(0, |unit| unit.index);
         let recipient = recipient_of(event, &at.rules.limits);
         let failure = Failure::on_bus(&CallError::Refused(refused.to_string().into()));
-        self.fail(at, Some(event), (index, recipient), failure, routed);
+        let sender = Sender::Of(event);
+        self.fail(at, sender, (index, recipient), failure, routed);
     }
 
     /// Sends an error to the reply address of a unit, if it has one and the limit for its message is not reached.
     fn fail(
         &self,
         at: ReadAt<'_>,
-        event: Option<&Event>,
+        sender: Sender<'_>,
         (index, recipient): (usize, Recipient),
         failure: Failure,
         routed: &mut Routed,
@@ -152,9 +167,11 @@ impl Pipeline {
         if kind_header.is_some_and(|kind| kind != Kind::Request.as_str()) {
             return;
         }
-        let named = match event {
-            Some(event) => reply_address::named_by(event, at.message),
-            None => reply_address::named_in(at.message),
+        let in_headers = || reply_address::named_in(at.message);
+        let (event, named) = match sender {
+            Sender::Of(event) => (Some(event), reply_address::named_by(event, at.message)),
+            Sender::Unread(unread) => (None, unread.reply_to.clone().or_else(in_headers)),
+            Sender::Headers => (None, in_headers()),
         };
         let addresses = &self.claims.reply_addresses;
         let Some(address) = addresses.of_refused(named, at.reply_to) else {
@@ -167,7 +184,13 @@ impl Pipeline {
         let Some((position, share)) = self.enter(at, index, routed) else {
             return;
         };
-        let requester = self.requester_at(at, event, address, recipient);
+        let mut requester = self.requester_at(at, event, address, recipient);
+        if let Sender::Unread(unread) = sender {
+            let form = &mut requester.form;
+            form.request_id.clone_from(&unread.id);
+            form.collaboration_id.clone_from(&unread.collaboration_id);
+            form.call_id = unread.call_id.clone().or(form.call_id.take());
+        }
         let agent = event.map_or_else(Text::default, account::agent_of);
         let how = self.failed(at, &agent, (failure, requester), routed);
         routed.in_hand.push(RoutedRequest {
@@ -175,6 +198,29 @@ impl Pipeline {
             share,
             how,
         });
+    }
+}
+
+/// The recipient of the error for a refused unit; `None` if nobody waits for an answer to it.
+fn of_refused(refused: &Refused) -> Option<Recipient> {
+    (!expects_no_answer(refused)).then(|| Recipient::of_refused(refused, Dialect::JsonRpc))
+}
+
+/// The recipient of the error for an unreadable event, in the family of its data; `None` if nobody waits for an answer.
+fn of_unread(unread: &UnreadSender, limits: &Limits) -> Option<Recipient> {
+    let unknown = Recipient::unknown(Dialect::JsonRpc);
+    let kind = unread.kind.as_deref();
+    if kind.is_some_and(|kind| kind != Kind::Request.as_str()) {
+        return None;
+    }
+    let Some(data) = &unread.data else {
+        return Some(unknown);
+    };
+    match decode(data, &Hint::default(), limits).into_only() {
+        Ok(Ok(unit)) if matches!(unit.kind(), Kind::Response | Kind::Stream) => None,
+        Ok(Ok(unit)) => Some(Recipient::of(&unit)),
+        Ok(Err(refused)) => of_refused(&refused),
+        Err(_) => Some(unknown),
     }
 }
 

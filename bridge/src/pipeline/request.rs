@@ -103,7 +103,9 @@ impl Pipeline {
             form: ReplyForm {
                 recipient,
                 collaboration_id: attribute(extension::COLLABORATION_ID),
-                request_id: event.map(Event::id).filter(|id| has_id(at, id)).cloned(),
+                request_id: event
+                    .filter(|event| self.has_id(at, event))
+                    .map(|event| event.id().clone()),
                 call_id: attribute(extension::CALL_ID).or_else(call_id),
                 source: self.intake.source.clone(),
                 options: self.intake.options.clone(),
@@ -117,6 +119,21 @@ impl Pipeline {
             origin: at.origin.cloned(),
             unit: None,
             dead_letters: Arc::clone(&self.intake.dead_letters),
+        }
+    }
+
+    /// Whether the sender of a message has set the id of its event.
+    fn has_id(&self, at: ReadAt<'_>, event: &Event) -> bool {
+        if reply_address::attribute_header(at.message, "id").is_some() {
+            return true;
+        }
+        match at.position() {
+            Some(origin) => !event.id().starts_with(origin.as_str()),
+            // The bridge gives an id of its own only to events with these sources.
+            None => {
+                let made = [&self.intake.source, &self.claims.unknown_caller];
+                made.iter().all(|source| event.source() != source.text())
+            }
         }
     }
 
@@ -172,7 +189,7 @@ impl Pipeline {
                 }))
             }
             Err(error) => {
-                let failure = Failure::on_bus(&error);
+                let failure = Failure::unpublished_on_bus(&error, &requester.form.recipient);
                 self.failed(at, &agent, (failure, requester), routed)
             }
         };
@@ -267,7 +284,7 @@ impl Pipeline {
             Instant::now(),
         );
         let agent = account::agent_of(&event);
-        account.is_for(&event, at.rules.names(&agent));
+        account.is_for(&event, None, at.rules.names(&agent));
         let opened = self.exchange(call, event, requester).and_then(|exchange| {
             let size = at.message.size_bytes();
             let room = self.waiting.enter(&agent, size, &mut routed.room);
@@ -383,11 +400,4 @@ pub(super) fn recipient_of(event: &Event, limits: &Limits) -> Recipient {
 fn decoded(event: &Event, limits: &Limits) -> Option<a2abus_plugin::Unit> {
     let units = decode(&event.body(), &Hint::default(), limits);
     units.into_only().ok()?.ok()
-}
-
-/// Whether the sender of a message has set the id of its event.
-fn has_id(at: ReadAt<'_>, id: &str) -> bool {
-    let is_made = |origin: &Text| id.starts_with(origin.as_str());
-    reply_address::attribute_header(at.message, "id").is_some()
-        || at.position().is_some_and(|origin| !is_made(origin))
 }

@@ -6,11 +6,12 @@
 //!              └────┴───────── failed: held <───────────┘
 //! ```
 //! Anything that needs no wait is done at once, because buses usually have room and confirm in order. So only the first
-//! message in flight of a lane is awaited; later ones are checked when it is decided.
+//! message in flight of a lane is awaited; later ones are checked when it is decided, or when any confirmation has failed:
+//! the first one may wait for another destination.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use a2abus_transports::{Delivery, TransportErrorKind};
+use a2abus_transports::{Delivery, TransportErrorKind, failed_confirmations};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -20,27 +21,28 @@ use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, Task};
-use super::send::{Decided, Done, InFlight, Sending, Unconfirmed};
-use super::state::{Pipeline, Received};
+use super::send::{Decided, Done, InFlight, Known, Sending, Unconfirmed};
+use super::state::{Original, Pipeline, Received};
+use crate::calls::callid::shown_topic;
 
-/// A running binding.
+/// A running binding. When it is dropped, it returns its messages to their source in their order.
 pub(super) struct Run<'p> {
     pipeline: &'p Pipeline,
+    /// The first message in flight of each lane, and messages with a copy that has failed.
+    pub(super) unconfirmed: FuturesUnordered<BoxFuture<'p, Known>>,
+    /// The tasks of lanes that have to wait, at most one per lane.
+    pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
     /// There are few, and each message needs several lookups, so this is not a hash map.
     lanes: BTreeMap<u32, BindingLane>,
     /// The lanes with messages that were received since [`Run::proceed_fresh`].
     fresh: Vec<u32>,
-    /// The tasks of lanes that have to wait, at most one per lane.
-    pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
-    /// The first message in flight of each lane, and messages with a copy that failed at once, until they are decided.
-    pub(super) unconfirmed: FuturesUnordered<BoxFuture<'p, Decided>>,
 }
 
 #[derive(Default)]
 struct BindingLane {
-    order: Lane<Received, Unconfirmed>,
     /// The messages in flight after the first, which is in [`Run::unconfirmed`].
     in_flight: VecDeque<InFlight>,
+    order: Lane<Received, Unconfirmed>,
     has_first: bool,
     /// Whether it is in [`Run::fresh`].
     is_fresh: bool,
@@ -51,6 +53,12 @@ struct BindingLane {
     singly_until: Option<Instant>,
     /// Cancelled when a message fails, for the task of the lane that waits: its message is a later one.
     earlier_failed: CancellationToken,
+    /// How many confirmations had failed when the messages in flight were last checked.
+    failures: u64,
+    /// A message was not sent because the partition had moved. Those behind it are not sent either.
+    has_moved: bool,
+    /// Whether the message that is sent until it is confirmed has a requester who waits.
+    first_is_awaited: bool,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -78,11 +86,25 @@ impl<'p> Run<'p> {
         lane.is_none_or(|lane| lane.order.is_empty())
     }
 
-    /// Adds a message to its lane.
-    pub(super) fn receive(&mut self, delivery: Delivery, now: Instant) {
+    /// Whether all messages that are left wait for a destination that fails, and no requester waits for them.
+    pub(super) fn is_held(&self) -> bool {
+        let mut lanes = self.lanes.values();
+        lanes.all(|lane| lane.order.is_empty() || lane.is_held())
+    }
+
+    /// Adds a message to its lane. `has_waited` is whether its partition may have moved since it was received.
+    pub(super) fn receive(&mut self, delivery: Delivery, has_waited: bool, now: Instant) {
         let lane = delivery.lane;
-        let received = self.pipeline.receive(delivery, now);
         let entry = self.lanes.entry(lane).or_default();
+        if has_waited || entry.has_moved {
+            entry.has_moved = !delivery.acknowledger.is_current();
+            if entry.has_moved {
+                let topic = shown_topic(delivery.topic.as_str());
+                tracing::debug!(%topic, "a message is not read, because its partition has moved");
+                return;
+            }
+        }
+        let received = self.pipeline.receive(delivery, now);
         entry.order.receive(received);
         if !std::mem::replace(&mut entry.is_fresh, true) {
             self.fresh.push(lane);
@@ -105,6 +127,8 @@ impl<'p> Run<'p> {
             Done::Sent(in_flight) => {
                 let is_current = in_flight.is_current();
                 self.unconfirmed.extend(entry.sent(in_flight, pipeline));
+                // A copy may have failed while another one waited.
+                entry.failures = 0;
                 is_current
             }
             Done::Recovered(original) => {
@@ -115,14 +139,33 @@ impl<'p> Run<'p> {
             }
         };
         if !is_current {
-            // It may not have been sent, so those behind it must not be sent from here either.
+            // It may not have been sent.
             entry.settle_waiting(pipeline, |received| !received.original.is_current());
+            entry.has_moved = true;
         }
         self.proceed(lane);
     }
 
-    /// The first message in flight is decided: it is settled, or its failed copies go back to the lane.
-    pub(super) fn decided(&mut self, decided: Decided) {
+    /// More is known about a message in flight.
+    pub(super) fn known(&mut self, known: Known) {
+        let mut first = match known {
+            Known::First(first) => first,
+            Known::Decided(decided) => return self.decided(decided),
+        };
+        let (pipeline, lane) = (self.pipeline, first.lane());
+        let entry = self.lanes.entry(lane).or_default();
+        entry.has_first = false;
+        if first.is_confirmed() {
+            entry.order.confirmed();
+            pipeline.settle(pipeline.record_confirmed(first, Instant::now()));
+        } else {
+            self.unconfirmed.push(entry.decide(first, pipeline));
+        }
+        self.proceed(lane);
+    }
+
+    /// A message is decided: it is settled, or its failed copies go back to the lane.
+    fn decided(&mut self, decided: Decided) {
         let Decided {
             lane,
             number,
@@ -132,8 +175,6 @@ impl<'p> Run<'p> {
         } = decided;
         let pipeline = self.pipeline;
         let entry = self.lanes.entry(lane).or_default();
-        // If it was not the first, one more message is awaited.
-        entry.has_first = false;
         if let Some(kind) = failure {
             let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
             entry.held.get_or_insert_with(held);
@@ -165,7 +206,9 @@ impl<'p> Run<'p> {
     fn work(&mut self, lane: u32) {
         let pipeline = self.pipeline;
         let entry = self.lanes.entry(lane).or_default();
-        while let Some(task) = entry.next() {
+        loop {
+            self.unconfirmed.extend(entry.failed(pipeline));
+            let Some(task) = entry.next() else { return };
             let task = match task {
                 Task::Send(number, received) => {
                     let mut step = Sending::new(lane, number, received);
@@ -182,7 +225,10 @@ impl<'p> Run<'p> {
                         .resend(lane, number, failed, earlier_failed)
                         .boxed()
                 }
-                Task::First(failed) => pipeline.recover(lane, failed).boxed(),
+                Task::First(failed) => {
+                    entry.first_is_awaited = failed.original.is_awaited();
+                    pipeline.recover(lane, failed).boxed()
+                }
             };
             self.waiting.push(task);
         }
@@ -203,23 +249,28 @@ impl<'p> Run<'p> {
                     .settle(self.pipeline.record_confirmed(first, now));
             } else {
                 entry.has_first = true;
-                self.unconfirmed.push(self.pipeline.confirm(first).boxed());
+                self.unconfirmed
+                    .push(first.known().map(Known::First).boxed());
             }
         }
         now.is_some()
     }
 
-    /// Settles messages in held lanes whose requesters no longer wait, or which another replica now reads, so that others
-    /// can be received.
-    pub(super) fn settle_unwanted(&mut self) {
+    /// Holds lanes with messages in flight that have failed. Settles messages in held lanes whose requesters no longer
+    /// wait, or which another replica now reads, so that others can be received.
+    pub(super) fn check(&mut self) {
         let pipeline = self.pipeline;
-        let is_unwanted = |received: &Received| {
-            let mut copies = received.copies.iter();
-            !received.original.is_current()
-                || (!received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy)))
-        };
-        for lane in self.lanes.values_mut().filter(|lane| lane.order.is_held()) {
-            lane.settle_waiting(pipeline, is_unwanted);
+        for lane in self.lanes.values_mut() {
+            self.unconfirmed.extend(lane.failed(pipeline));
+            if !lane.order.is_held() {
+                continue;
+            }
+            let is_moved = |received: &Received| !received.original.is_current();
+            lane.has_moved |= lane.settle_waiting(pipeline, is_moved);
+            lane.settle_waiting(pipeline, |received| {
+                let mut copies = received.copies.iter();
+                !received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy))
+            });
         }
     }
 }
@@ -249,14 +300,62 @@ impl BindingLane {
         self.earlier_failed.clone()
     }
 
-    /// Settles messages that have not been sent.
-    fn settle_waiting(&mut self, pipeline: &Pipeline, is_unwanted: impl Fn(&Received) -> bool) {
-        for received in self.order.remove_waiting(is_unwanted) {
+    /// Settles messages that have not been sent. Returns whether there were any.
+    fn settle_waiting(
+        &mut self,
+        pipeline: &Pipeline,
+        is_unwanted: impl Fn(&Received) -> bool,
+    ) -> bool {
+        let unwanted = self.order.remove_waiting(is_unwanted);
+        let is_any = !unwanted.is_empty();
+        for received in unwanted {
             for copy in &received.copies {
                 pipeline.unwanted(copy, &received.original);
             }
             pipeline.settle(received.original);
         }
+        is_any
+    }
+
+    /// Takes the messages in flight that have failed by now.
+    fn failed<'p>(&mut self, pipeline: &'p Pipeline) -> Vec<BoxFuture<'p, Known>> {
+        let failures = failed_confirmations();
+        // At most so many have failed since the last look.
+        let mut left = failures - std::mem::replace(&mut self.failures, failures);
+        let (mut failed, mut index) = (Vec::new(), 0);
+        while left > 0
+            && let Some(in_flight) = self.in_flight.get_mut(index)
+        {
+            if in_flight.has_failed() {
+                let in_flight = self.in_flight.remove(index);
+                failed.extend(in_flight.map(|in_flight| self.decide(in_flight, pipeline)));
+                left -= 1;
+            } else {
+                index += 1;
+            }
+        }
+        failed
+    }
+
+    /// Waits for the other copies of a message of which one has failed. If it has to be sent again, nothing is sent before
+    /// it, also not by a task that waits.
+    fn decide<'p>(&mut self, in_flight: InFlight, pipeline: &'p Pipeline) -> BoxFuture<'p, Known> {
+        if pipeline.holds(&in_flight) {
+            self.order.hold();
+            self.earlier_failed.cancel();
+        }
+        pipeline.confirm(in_flight).map(Known::Decided).boxed()
+    }
+
+    /// Whether all its messages wait for a destination that fails, and no requester waits for them.
+    fn is_held(&self) -> bool {
+        let (failed, waiting) = self.order.left();
+        let failed = failed.map(|failed| &failed.original);
+        let mut originals = failed.chain(waiting.map(|received| &received.original));
+        self.order.is_held()
+            && self.order.in_flight() == 0
+            && !self.first_is_awaited
+            && !originals.any(Original::is_awaited)
     }
 
     /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at
@@ -265,13 +364,13 @@ impl BindingLane {
         &mut self,
         in_flight: InFlight,
         pipeline: &'p Pipeline,
-    ) -> Option<BoxFuture<'p, Decided>> {
-        self.order.sent(pipeline.has_failed(&in_flight));
+    ) -> Option<BoxFuture<'p, Known>> {
+        self.order.sent(pipeline.holds(&in_flight));
         if !in_flight.has_failed_copy() {
             self.in_flight.push_back(in_flight);
             return None;
         }
-        let mut deciding = pipeline.confirm(in_flight).boxed();
+        let mut deciding = pipeline.confirm(in_flight).map(Known::Decided).boxed();
         // Without this, tokio could make the future yield, and the dead letter would come later.
         Some(match unconstrained(&mut deciding).now_or_never() {
             Some(decided) => std::future::ready(decided).boxed(),

@@ -1,7 +1,10 @@
 //! Sends the copies of a message: hands them to their buses in order, awaits their confirmations, and retries failed
 //! copies or replaces them with dead letters, as [`crate::bus::delivery`] decides.
 
-use a2abus_transports::{Confirmation, TransportError, TransportErrorKind};
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use a2abus_transports::{Confirmation, Receipt, TransportError, TransportErrorKind};
 use futures_util::FutureExt as _;
 use smallvec::SmallVec;
 use tokio::task::coop::unconstrained;
@@ -44,6 +47,14 @@ pub(super) struct InFlight {
     /// When the copies were handed to their buses.
     sent: Instant,
     original: Original,
+}
+
+/// What is known about a message in flight.
+pub(super) enum Known {
+    /// All its copies are confirmed, or one has failed.
+    First(InFlight),
+    /// All its copies are decided.
+    Decided(Decided),
 }
 
 /// The result for one copy.
@@ -250,13 +261,18 @@ impl Pipeline {
         in_flight.sent = Instant::now();
     }
 
-    /// Whether a copy could not be handed to its bus, and has to be sent again before later messages.
-    pub(super) fn has_failed(&self, in_flight: &InFlight) -> bool {
+    /// Whether a copy has failed, as far as is known, and has to be sent again before later messages.
+    pub(super) fn holds(&self, in_flight: &InFlight) -> bool {
+        let is_hold = |copy: &Outgoing, error: &TransportError| {
+            self.publisher.failure_action(copy, error) == FailureAction::Hold
+        };
         let holds = |(copy, handed): (&Outgoing, &Handed)| match &handed.result {
-            Some(SendResult::Failed(error)) => {
-                self.publisher.failure_action(copy, error) == FailureAction::Hold
+            None => true,
+            Some(SendResult::Failed(error)) => is_hold(copy, error),
+            Some(SendResult::Unconfirmed(error)) => {
+                !self.publisher.must_not_repeat(copy) && is_hold(copy, error)
             }
-            result => result.is_none(),
+            Some(SendResult::Waiting(_) | SendResult::Confirmed) => false,
         };
         let mut copies = in_flight.copies.iter().zip(&in_flight.handed);
         copies.any(holds)
@@ -419,10 +435,15 @@ impl InFlight {
         }
     }
 
-    /// Whether a copy was not handed over.
+    /// Whether a copy has failed, as far as is known.
     pub(super) fn has_failed_copy(&self) -> bool {
         let mut handed = self.handed.iter();
-        handed.any(|handed| matches!(handed.result, None | Some(SendResult::Failed(_))))
+        handed.any(|handed| {
+            matches!(
+                handed.result,
+                None | Some(SendResult::Failed(_) | SendResult::Unconfirmed(_))
+            )
+        })
     }
 
     /// Whether it still belongs to this replica.
@@ -430,19 +451,44 @@ impl InFlight {
         self.original.is_current()
     }
 
+    /// Its lane.
+    pub(super) fn lane(&self) -> u32 {
+        self.lane
+    }
+
+    /// Waits until every copy is confirmed, or one has failed: a copy for another destination may take long.
+    pub(super) async fn known(mut self) -> Self {
+        poll_fn(|cx| {
+            let mut is_waiting = false;
+            for handed in &mut self.handed {
+                match handed.poll_confirmation(cx) {
+                    Poll::Pending => is_waiting = true,
+                    Poll::Ready(()) if matches!(handed.result, Some(SendResult::Confirmed)) => {}
+                    Poll::Ready(()) => return Poll::Ready(()),
+                }
+            }
+            match is_waiting {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
+        })
+        .await;
+        self
+    }
+
     /// Whether every copy is confirmed by now.
     pub(super) fn is_confirmed(&mut self) -> bool {
-        self.handed.iter_mut().all(|Handed { result, .. }| {
-            if let Some(SendResult::Waiting(confirmation)) = result
-                && let Some(confirmed) = confirmation.now()
-            {
-                *result = Some(match confirmed {
-                    Ok(_) => SendResult::Confirmed,
-                    Err(error) => SendResult::Unconfirmed(error),
-                });
-            }
-            matches!(result, Some(SendResult::Confirmed))
+        let mut handed = self.handed.iter_mut();
+        handed.all(|handed| {
+            handed.look();
+            matches!(handed.result, Some(SendResult::Confirmed))
         })
+    }
+
+    /// Whether a copy has failed by now.
+    pub(super) fn has_failed(&mut self) -> bool {
+        self.handed.iter_mut().for_each(Handed::look);
+        self.has_failed_copy()
     }
 }
 
@@ -454,6 +500,24 @@ impl Handed {
             result: Some(result.into()),
             holder,
         }
+    }
+
+    /// Takes the confirmation, if it has come.
+    fn look(&mut self) {
+        if let Some(SendResult::Waiting(confirmation)) = &mut self.result
+            && let Some(confirmed) = confirmation.now()
+        {
+            self.result = Some(confirmed.into());
+        }
+    }
+
+    /// Waits for the confirmation, and takes it.
+    fn poll_confirmation(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(SendResult::Waiting(confirmation)) = &mut self.result {
+            let confirmed = ready!(confirmation.poll_unpin(cx));
+            self.result = Some(confirmed.into());
+        }
+        Poll::Ready(())
     }
 }
 
@@ -469,6 +533,15 @@ impl SendResult {
             Self::Confirmed => Ok(()),
             Self::Unconfirmed(error) => Err((error, true)),
             Self::Failed(error) => Err((error, false)),
+        }
+    }
+}
+
+impl From<Result<Receipt, TransportError>> for SendResult {
+    fn from(confirmed: Result<Receipt, TransportError>) -> Self {
+        match confirmed {
+            Ok(_) => Self::Confirmed,
+            Err(error) => Self::Unconfirmed(error),
         }
     }
 }

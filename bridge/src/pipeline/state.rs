@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use a2abus_transports::{Acknowledger, Message, Origin, Topic};
+use prometheus::IntGauge;
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -79,8 +80,13 @@ pub(super) struct Original {
     pub(super) topic: Topic,
     pub(super) origin: Option<Origin>,
     pub(super) settlement: Settlement,
+    /// Counts it, unless its shares do.
+    pub(super) _counted: Option<InProgress>,
     pub(super) _weight: Weight,
 }
+
+/// Counts a message as in progress until it is dropped.
+pub(super) struct InProgress(IntGauge);
 
 /// How a message is settled once its copies are confirmed.
 pub(super) enum Settlement {
@@ -132,6 +138,21 @@ impl Routed {
     }
 }
 
+// === impl InProgress ===
+
+impl InProgress {
+    /// Continues the count of a message that was counted when it was received.
+    pub(super) fn new(messages: &IntGauge) -> Self {
+        Self(messages.clone())
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 // === impl Original ===
 
 impl Original {
@@ -142,6 +163,11 @@ impl Original {
             Settlement::Now(acknowledger) => acknowledger.is_current(),
             Settlement::Shared(unsettled) => unsettled.is_current(),
         }
+    }
+
+    /// Whether it contains requests whose requester waits for an answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(self.settlement, Settlement::Shared(_))
     }
 
     pub(super) fn undelivered(&self) -> Undelivered<'_> {

@@ -9,7 +9,8 @@ use a2abus_transports::{
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::bridge::{BindingService, Bridge};
@@ -19,11 +20,14 @@ const CONFIG: &str = "
 instance: test
 http: { enabled: false }
 admin: { enabled: false }
-transports: { source: { type: memory }, sink: { type: memory } }
+transports: { source: { type: memory }, sink: { type: memory }, slow: { type: memory } }
 bindings: [{ name: in, transport: source, topics: [in], group: g }]
+routes:
+  - { name: slow, when: { targetagent: slow }, to: [{ transport: slow, topic: out }] }
+  - { name: both, when: { targetagent: both }, to: [{ transport: slow, topic: out }, { transport: sink, topic: out }] }
 default_route: [{ transport: sink, topic: out }]";
 
-/// A binding between two buses.
+/// A binding that reads one bus, and sends to two others.
 struct Fixture {
     source: Memory,
     sink: Memory,
@@ -43,7 +47,16 @@ impl Fixture {
     async fn new(sink: Memory) -> Self {
         let config = Config::read("test.yaml", CONFIG, []).unwrap();
         let source = Memory::default();
-        let buses = [("source", source.clone()), ("sink", sink.clone())];
+        let plan = FaultPlan {
+            late_confirmation: 1.0,
+            late_at_most: Duration::from_secs(1_000),
+            ..FaultPlan::default()
+        };
+        let buses = [
+            ("source", source.clone()),
+            ("sink", sink.clone()),
+            ("slow", Memory::with_faults(1, plan)),
+        ];
         let buses = buses.map(|(name, bus)| (Name::from_static(name), AnyTransport::Memory(bus)));
         let bridge = Bridge::build_on(config, buses.into()).await.unwrap();
         let mut bindings = bridge.bindings.into_iter();
@@ -57,35 +70,56 @@ impl Fixture {
         }
     }
 
-    /// Publishes numbered messages to one partition of the source.
-    async fn publish(&self, count: i64) {
+    /// Publishes a numbered message for an agent to the partition of the source that all messages share.
+    async fn publish(&self, agent: &str, number: i64) {
         let to = Address::topic(Topic::from_static("in"));
-        for number in 0..count {
-            let body =
-                json!({ "jsonrpc": "2.0", "method": "note", "params": { "number": number } });
-            let message = Message {
-                key: Some("key".into()),
-                ..Message::plain(body.to_string())
-            };
-            let sent = self.source.send(&to, message).await;
-            sent.unwrap().await.unwrap();
-        }
+        let params = json!({ "_agentId": agent, "number": number });
+        let body = json!({ "jsonrpc": "2.0", "method": "note", "params": params });
+        let message = Message {
+            key: Some("key".into()),
+            ..Message::plain(body.to_string())
+        };
+        let sent = self.source.send(&to, message).await;
+        sent.unwrap().await.unwrap();
     }
 
-    /// Gives the next messages of a new reader of the source to the binding. Their partition moves when it is dropped.
-    async fn read(&self, count: i64, deliveries: &mpsc::Sender<Delivery>) -> Consumer {
-        let mut reader = self.source.subscribe(subscription("in")).await.unwrap();
-        for _ in 0..count {
-            let delivery = reader.recv().await.unwrap();
-            deliveries.send(delivery).await.unwrap();
-        }
-        reader
+    /// A new reader of the source. When it is dropped, the partition moves.
+    async fn reader(&self) -> Consumer {
+        self.source.subscribe(subscription("in")).await.unwrap()
     }
 
-    fn work(&self, mut deliveries: mpsc::Receiver<Delivery>) {
+    /// The messages of the sink.
+    async fn events(&self) -> Consumer {
+        self.sink.subscribe(subscription("out")).await.unwrap()
+    }
+
+    /// Starts the binding, which processes what is sent here.
+    fn start(&self) -> mpsc::Sender<Delivery> {
+        self.start_task().0
+    }
+
+    /// The same, and its task.
+    fn start_task(&self) -> (mpsc::Sender<Delivery>, JoinHandle<()>) {
+        let (sender, mut deliveries) = mpsc::channel(100);
         let pipeline = Arc::clone(&self.pipeline);
         let stop = CancellationToken::new();
-        tokio::spawn(async move { pipeline.work(&mut deliveries, &stop).await });
+        let task = tokio::spawn(async move { pipeline.work(&mut deliveries, &stop).await });
+        (sender, task)
+    }
+}
+
+/// The next messages of a reader.
+async fn read(reader: &mut Consumer, count: usize) -> Vec<Delivery> {
+    let mut read = Vec::new();
+    while read.len() < count {
+        read.push(reader.recv().await.unwrap());
+    }
+    read
+}
+
+async fn process(deliveries: impl IntoIterator<Item = Delivery>, binding: &mpsc::Sender<Delivery>) {
+    for delivery in deliveries {
+        binding.send(delivery).await.unwrap();
     }
 }
 
@@ -102,19 +136,25 @@ async fn messages_that_wait_behind_one_of_a_moved_partition_are_not_sent() {
     let out = TopicFilter::new("out").unwrap();
     let refuse = |kind| fixture.sink.set_refused(out.clone(), kind);
     refuse(Some(TransportErrorKind::UnknownTopic));
-    fixture.publish(10).await;
-    let (sender, deliveries) = mpsc::channel(100);
-    fixture.work(deliveries);
-    let reader = fixture.read(10, &sender).await;
-    // The first message waits for its next attempt, and the others wait behind it.
+    for number in 0..10 {
+        fixture.publish("fast", number).await;
+    }
+    let binding = fixture.start();
+    let mut reader = fixture.reader().await;
+    let mut old = read(&mut reader, 10).await.into_iter();
+    // The first message waits for its next attempt, and the others wait behind it. Some are not read yet.
+    process(old.by_ref().take(5), &binding).await;
     sleep(Duration::from_millis(50)).await;
     drop(reader);
     refuse(None);
     sleep(Duration::from_millis(500)).await;
-    let _reader = fixture.read(10, &sender).await;
-    let mut sink = fixture.sink.subscribe(subscription("out")).await.unwrap();
+    process(old, &binding).await;
+    sleep(Duration::from_millis(500)).await;
+    let mut reader = fixture.reader().await;
+    process(read(&mut reader, 10).await, &binding).await;
+    let mut events = fixture.events().await;
     for number in 0..10 {
-        let delivery = sink.recv().await.unwrap();
+        let delivery = events.recv().await.unwrap();
         assert_eq!(settle(delivery), number);
     }
 }
@@ -135,14 +175,16 @@ async fn a_message_that_waits_for_room_is_not_sent_before_one_that_failed_meanwh
     for seed in 0..20 {
         let sink = Memory::with_config_and_faults(config.clone(), seed, plan);
         let fixture = Fixture::new(sink).await;
-        fixture.publish(20).await;
-        let (sender, deliveries) = mpsc::channel(100);
-        fixture.work(deliveries);
-        let _reader = fixture.read(20, &sender).await;
-        let mut sink = fixture.sink.subscribe(subscription("out")).await.unwrap();
+        for number in 0..20 {
+            fixture.publish("fast", number).await;
+        }
+        let binding = fixture.start();
+        let mut reader = fixture.reader().await;
+        process(read(&mut reader, 20).await, &binding).await;
+        let mut events = fixture.events().await;
         let mut last = 0;
         while last < 19 {
-            let delivery = sink.recv().await.unwrap();
+            let delivery = events.recv().await.unwrap();
             // It takes the room of the next message until its confirmation has come, or is lost.
             sleep(Duration::from_millis(60)).await;
             let number = settle(delivery);
@@ -153,4 +195,61 @@ async fn a_message_that_waits_for_room_is_not_sent_before_one_that_failed_meanwh
             last = number;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_after_a_message_that_failed_while_an_earlier_one_waits_elsewhere() {
+    let plan = FaultPlan {
+        drop_confirmation: 0.3,
+        late_confirmation: 1.0,
+        late_at_most: Duration::from_millis(50),
+        ..FaultPlan::default()
+    };
+    // The first message goes elsewhere only, or to both destinations.
+    for (seed, first) in (0..40).zip(["slow", "both"].into_iter().cycle()) {
+        let fixture = Fixture::new(Memory::with_faults(seed, plan)).await;
+        let binding = fixture.start();
+        let mut reader = fixture.reader().await;
+        fixture.publish(first, -1).await;
+        process(read(&mut reader, 1).await, &binding).await;
+        // By then it is known whether its copy has failed.
+        sleep(Duration::from_millis(60)).await;
+        for number in 0..20 {
+            fixture.publish("fast", number).await;
+            process(read(&mut reader, 1).await, &binding).await;
+            // By then it is known whether it has failed.
+            sleep(Duration::from_millis(60)).await;
+        }
+        let mut events = fixture.events().await;
+        let mut last = if first == "both" { -1 } else { 0 };
+        while last < 19 {
+            let number = settle(events.recv().await.unwrap());
+            assert!(
+                (last..=last + 1).contains(&number),
+                "{number} follows {last}"
+            );
+            last = number;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_binding_that_stops_leaves_messages_for_a_failing_destination_at_their_source() {
+    let fixture = Fixture::new(Memory::default()).await;
+    let out = TopicFilter::new("out").unwrap();
+    let unknown = Some(TransportErrorKind::UnknownTopic);
+    fixture.sink.set_refused(out.clone(), unknown);
+    let (binding, task) = fixture.start_task();
+    let mut reader = fixture.reader().await;
+    // The first ones are for another destination, which is slow, but works.
+    for (number, agent) in (0..).zip(["slow", "fast", "fast"]) {
+        fixture.publish(agent, number).await;
+    }
+    process(read(&mut reader, 3).await, &binding).await;
+    drop(binding);
+    let stopped = timeout(Duration::from_secs(2_000), task).await;
+    stopped.expect("it does not wait for the topic").unwrap();
+    assert_eq!(fixture.pipeline.intake.metrics.in_flight.get(), 0);
+    let again = read(&mut reader, 2).await.into_iter().map(settle);
+    assert_eq!(again.collect::<Vec<_>>(), [1, 2]);
 }

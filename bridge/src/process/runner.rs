@@ -26,6 +26,10 @@ const WAITING: &str = "waiting for partitions";
 /// for that reason. A new group needs about 3 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often the bus is asked whether a stream stores dead letters that were lost so far.
+#[cfg(feature = "nats")]
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
 /// How often the log says what a drain waits for.
 pub(super) const REPORT_DRAIN: Duration = Duration::from_secs(5);
 
@@ -56,6 +60,7 @@ impl Runner {
 
     pub(super) async fn run(self, readiness: Arc<Readiness>, stop: CancellationToken) {
         let condition = self.condition();
+        self.metrics.paused_partitions(self.name(), 0);
         while !stop.is_cancelled() {
             let Some(consumer) = start(&condition, &readiness, &stop, || self.subscribe()).await
             else {
@@ -71,6 +76,7 @@ impl Runner {
                 () = self.watch_share(share, &readiness) => return,
                 () = self.watch_lag(lag) => return,
                 () = self.watch_paused(paused) => return,
+                () = self.watch_dead_letters() => return,
                 () = self.report_drain(&stop) => return,
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
@@ -183,18 +189,32 @@ impl Runner {
         std::future::pending().await
     }
 
-    /// Warns if no stream stores the dead letters of core NATS, which are then lost.
-    async fn warn_of_lost_dead_letters(&self, transport: &AnyTransport) {
+    /// Warns if no stream stores the dead letters of core NATS, which are then lost, until one does. Never ends.
+    async fn watch_dead_letters(&self) {
         #[cfg(feature = "nats")]
-        if let AnyTransport::Nats(nats) = transport {
-            let (dead_letters, binding) = (&self.work.intake().dead_letters, self.name());
-            let topic = dead_letters.topic.as_str();
-            if !dead_letters.is_backed && matches!(nats.stream_of(topic).await, Ok(None)) {
-                tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost");
+        if let Some(AnyTransport::Nats(nats)) = &self.dead_letters
+            && !self.work.intake().dead_letters.is_backed
+        {
+            let (binding, topic) = (self.name(), self.work.intake().dead_letters.topic.as_str());
+            let mut are_lost = false;
+            loop {
+                match nats.stream_of(topic).await {
+                    Ok(None) if !are_lost => {
+                        are_lost = true;
+                        tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost");
+                    }
+                    Ok(Some(stream)) if are_lost => {
+                        tracing::info!(%binding, topic, %stream, "a JetStream stream stores the dead letters of this binding now");
+                        break;
+                    }
+                    // They are stored, or it is unknown.
+                    Ok(Some(_)) | Err(_) if !are_lost => break,
+                    Ok(_) | Err(_) => {}
+                }
+                sleep(ASK_AGAIN).await;
             }
         }
-        #[cfg(not(feature = "nats"))]
-        let _ = transport;
+        std::future::pending().await
     }
 
     async fn subscribe(&self) -> Result<Consumer, TransportError> {
@@ -202,7 +222,6 @@ impl Runner {
             transport
                 .ensure_topic(&self.work.intake().dead_letters.topic, 1)
                 .await?;
-            self.warn_of_lost_dead_letters(transport).await;
         }
         self.transport.subscribe(self.subscription.clone()).await
     }

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use a2abus_transports::nats::{JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage};
-use a2abus_transports::{TransportError, TransportErrorKind};
+use a2abus_transports::TransportError;
+use a2abus_transports::nats::{
+    JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage, covers,
+};
 use serde_json::{Map, Value, json};
 
 use super::requirement::{
     Constraint, Defaults, IfMissing, Requirement, Resource, Setting, created, put,
 };
-use super::subjects::{broadest, covers, lacking};
+use super::subjects::broadest;
 use crate::access::{Access, Operation, nats::pattern};
 use crate::config::{Config, Name};
 use crate::state::{Kind, LogLocation, LogSpec};
@@ -240,41 +242,6 @@ fn object(value: Option<Value>) -> Option<Map<String, Value>> {
         Some(Value::Object(members)) => Some(members),
         _ => None,
     }
-}
-
-/// Creates a consumer.
-pub(super) async fn create_consumer(
-    nats: &Nats,
-    stream: &str,
-    name: &str,
-    settings: Map<String, Value>,
-) -> Result<(), TransportError> {
-    must_store(object(nats.stream_config(stream).await?), stream, &settings)?;
-    nats.create_consumer(stream, name, Value::Object(settings))
-        .await
-}
-
-/// Refuses a consumer of subjects that its stream does not store. A server would create it, and it would never get a
-/// message.
-fn must_store(
-    found: Option<Map<String, Value>>,
-    stream: &str,
-    consumer: &Map<String, Value>,
-) -> Result<(), TransportError> {
-    let (one, several) = (
-        consumer.get("filter_subject"),
-        consumer.get("filter_subjects"),
-    );
-    let several = several.and_then(Value::as_array).into_iter().flatten();
-    let filters = one.into_iter().chain(several).filter_map(Value::as_str);
-    let filters: Vec<String> = filters.map(str::to_owned).collect();
-    // Without the stream the server refuses the consumer.
-    let missing = found.map_or_else(String::new, |found| lacking(&found, &filters).join(", "));
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let what = format!("create the consumer: the stream {stream} does not store {missing}");
-    Err(TransportError::new(TransportErrorKind::BadConfig, what))
 }
 
 // === impl Requirement ===

@@ -69,7 +69,8 @@ pub(crate) async fn create(
         }
         #[cfg(feature = "nats")]
         (AnyTransport::Nats(nats), Resource::Consumer { stream, name }) => {
-            super::nats::create_consumer(nats, stream, name, settings).await
+            nats.create_consumer(stream, name, Value::Object(settings))
+                .await
         }
         _ => Ok(()),
     }

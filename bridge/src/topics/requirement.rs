@@ -125,6 +125,13 @@ impl Requirement {
         (self.if_missing != IfMissing::Waits).then(|| left_out.filter_map(display).collect())
     }
 
+    /// Whether a resource that has its settings at creation is as needed. Otherwise the configuration contradicts itself:
+    /// it lists the stream without subjects that a binding reads from it.
+    #[cfg(feature = "nats")]
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.differences(&self.creation()).is_empty()
+    }
+
     /// The wrong settings of an existing resource, as text.
     pub(crate) fn differences(&self, found: &Map<String, Value>) -> Vec<String> {
         let settings = self.settings.iter();

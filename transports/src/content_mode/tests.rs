@@ -51,6 +51,49 @@ fn binary_data_are_shared_and_never_inspected() {
 }
 
 #[test]
+fn a_refused_event_shows_the_attributes_that_are_legal() {
+    let limits = Limits::default();
+    let remains = |binding, refused: &Message| {
+        assert!(read(binding, refused, &limits).is_err(), "{refused:?}");
+        let (texts, data) = read_refused(binding, refused, ["id", "replyto"], &limits);
+        (texts.map(|text| text.map(|text| text.to_string())), data)
+    };
+    let some = |text: &str| Some(text.to_owned());
+    let kafka = message(
+        &[
+            ("ce_specversion", "1.0"),
+            ("ce_id", "a"),
+            ("ce_id", "b"),
+            ("ce_replyto", "desk"),
+        ],
+        "hi",
+    );
+    let hi = Some(Bytes::from_static(b"hi"));
+    let expected = ([None, some("desk")], hi.clone());
+    assert_eq!(remains(ProtocolBinding::Kafka, &kafka), expected);
+    let nats = message(
+        &[
+            ("ce-specversion", "1.0"),
+            ("Ce-Id", "a%20b"),
+            ("ce-replyto", "%"),
+        ],
+        "hi",
+    );
+    let expected = ([some("a b"), None], hi);
+    assert_eq!(remains(ProtocolBinding::Nats, &nats), expected);
+    let body = r#"{"specversion":"1.0","id":"a","replyto":"desk","time":"x","data":[1]}"#;
+    let structured = message(&[("content-type", "application/cloudevents+json")], body);
+    let data = Some(Bytes::from_static(b"[1]"));
+    let expected = ([some("a"), some("desk")], data);
+    for binding in BINDINGS {
+        assert_eq!(remains(binding, &structured), expected);
+    }
+    // Without a header, as older clients of NATS write it. It has no source.
+    let bare = message(&[], body);
+    assert_eq!(remains(ProtocolBinding::Nats, &bare), expected);
+}
+
+#[test]
 fn plain_messages_keep_their_body_and_content_type() {
     let plain = message(&[("Content-Type", "text/plain"), ("ce_id", "1")], "hi");
     for binding in BINDINGS {

@@ -19,8 +19,9 @@ use crate::transport::LAG_INTERVAL;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KafkaConfig {
-    /// The brokers to connect to first, each `host:port`: a list, or one string with commas. The client discovers the
-    /// rest of the cluster. If none of them answers, the transport is unavailable until one does.
+    /// The brokers to connect to first, each `host:port`, or `host` for port 9092: a list, or one string with commas.
+    /// The client discovers the rest of the cluster. If none of them answers, the transport is unavailable until one
+    /// does.
     #[serde(deserialize_with = "one_or_many")]
     #[schemars(with = "OneOrMany", extend("minItems" = 1))]
     pub brokers: Vec<String>,
@@ -86,7 +87,8 @@ pub struct KafkaConfig {
     pub instance_id: Option<String>,
 
     /// Further librdkafka properties, passed to the producer and the consumers. A property that has its own key here,
-    /// or on which a guarantee depends, is refused. With an unknown property, the connection fails.
+    /// or on which a guarantee depends, is refused, and so is one that librdkafka does not know, or whose value it does
+    /// not accept.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     pub properties: KafkaProperties,
@@ -727,6 +729,25 @@ mod tests {
         let written = serde_json::to_string(&config).unwrap();
         assert_eq!(parse(&written), config);
         assert!(format!("{config:?}").contains(r#""client.rack": "r""#));
+    }
+
+    #[test]
+    fn properties_that_librdkafka_refuses_are_problems() {
+        let refused = |properties: &str| {
+            let text = format!(r#"{{"brokers":"a","properties":{{{properties}}}}}"#);
+            let problems = parse(&text).problems();
+            Vec::from_iter(problems.iter().map(ToString::to_string))
+        };
+        assert_eq!(
+            refused(r#""client.rack":"r","fetch.wait.max.ms":"CANARY","foo":"CANARY""#),
+            [
+                "properties.fetch.wait.max.ms: librdkafka does not accept this value",
+                "properties.foo: librdkafka has no such property",
+            ]
+        );
+        // The plugin may know it.
+        let plugin = r#""foo":"bar","plugin.library.paths":"/nowhere/plugin""#;
+        assert_eq!(refused(plugin), Vec::<String>::new());
     }
 
     #[test]

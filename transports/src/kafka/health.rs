@@ -24,6 +24,10 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const FAILURES: u32 = 2;
 /// Probe interval while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
+/// The start of a client's message about an answer that is not that of a Kafka broker: its size is the first four bytes.
+const NO_BROKER: &str = "Receive failed: Invalid response size ";
+/// The size in a client's message about the greeting of a NATS server, which begins with `INFO`.
+const NATS_GREETING: &str = "1229866575";
 /// Interval between log lines about connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The probe interval while no client reports errors: detects dead connections.
@@ -319,6 +323,13 @@ fn plain(reason: &str) -> String {
         format!(
             "the broker ends the connection ({message}): if this lasts, check whether this listener needs `sasl` or `tls`"
         )
+    } else if let Some(size) = message.strip_prefix(NO_BROKER) {
+        match size.starts_with(NATS_GREETING) {
+            true => "this is a NATS server, not a Kafka broker: correct `brokers`".to_owned(),
+            false => format!(
+                "{message}, or check `brokers`, `tls` and `sasl`: this may not be a Kafka broker"
+            ),
+        }
     } else if message.starts_with("SASL authentication error") {
         format!("{message}: check `sasl`, and the users of the cluster")
     } else if let Some((_, cause)) = message
@@ -392,9 +403,10 @@ impl ClientContext for Events {
             return;
         };
         let refused = code == Code::Authentication;
+        let is_no_broker = code == Code::BadMessage && reason.contains(NO_BROKER);
         if code == Code::AllBrokersDown {
             self.pulse.all_down();
-        } else if refused || is_outage(code) {
+        } else if refused || is_no_broker || is_outage(code) {
             self.pulse.suspect(ReportedError {
                 reason: plain(reason),
                 refused,
@@ -473,6 +485,14 @@ mod tests {
             (
                 "127.0.0.1:1/bootstrap: Send failed: Broken pipe (after 2ms in state UP)",
                 "127.0.0.1:1: the broker ends the connection (Send failed: Broken pipe): if this lasts, check whether this listener needs `sasl` or `tls`",
+            ),
+            (
+                "127.0.0.1:1/bootstrap: Receive failed: Invalid response size 1229866575 (0..100000000): increase receive.message.max.bytes (after 1ms in state APIVERSION_QUERY)",
+                "127.0.0.1:1: this is a NATS server, not a Kafka broker: correct `brokers`",
+            ),
+            (
+                "127.0.0.1:1/bootstrap: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive.message.max.bytes (after 1ms in state APIVERSION_QUERY)",
+                "127.0.0.1:1: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive.message.max.bytes, or check `brokers`, `tls` and `sasl`: this may not be a Kafka broker",
             ),
             ("anything else", "anything else"),
         ] {

@@ -253,11 +253,10 @@ impl Intake {
         state.place(lane)?.next
     }
 
-    /// Whether every delivered record of a partition is settled.
-    pub(super) fn has_settled(&self, topic: &str, partition: i32) -> bool {
+    /// The offset of the first record of a partition that was delivered and is not settled.
+    pub(super) fn unsettled(&self, topic: &str, partition: i32) -> Option<i64> {
         let state = self.state();
-        let lane = state.lane(topic, partition);
-        lane.is_none_or(|lane| state.ledger.has_settled(lane))
+        state.ledger.unsettled(state.lane(topic, partition)?)
     }
 
     /// The current assignment of this lane, to which a new record belongs, and whether the record is the first of it.
@@ -897,8 +896,8 @@ mod tests {
     fn a_question_about_an_unknown_partition_does_not_add_it() {
         let (intake, ..) = intake(PositionStorage::Offsets, 100, 10);
         assert_eq!(
-            (intake.next("u", 0), intake.has_settled("u", 0)),
-            (None, true)
+            (intake.next("u", 0), intake.unsettled("u", 0)),
+            (None, None)
         );
         assert_eq!(intake.state().places.len(), 1);
     }

@@ -214,9 +214,10 @@ impl Ledger {
         self.lane(lane).and_then(|lane| lane.position)
     }
 
-    /// Whether every received offset of a lane is settled.
-    pub(super) fn has_settled(&self, lane: u32) -> bool {
-        self.lane(lane).is_none_or(|lane| lane.ring.is_empty())
+    /// The first received offset of a lane that is not settled.
+    pub(super) fn unsettled(&self, lane: u32) -> Option<i64> {
+        let first = self.lane(lane)?.ring.front();
+        first.map(|first| first.offset)
     }
 
     /// The number of outstanding offsets that do not just wait for an answer.

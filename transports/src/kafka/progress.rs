@@ -82,12 +82,12 @@ impl Progress {
         self.ends = ends;
     }
 
-    /// The number of records that are not settled yet, in all partitions where it is known. `has_settled` tells whether
-    /// every record of a partition that was delivered is settled.
+    /// The number of records that are not settled yet, in all partitions where it is known. `unsettled` is the offset of
+    /// the first record of a partition that was delivered and is not settled.
     pub(super) fn lag(
         &mut self,
         statistics: &Statistics,
-        has_settled: impl Fn(&str, i32) -> bool,
+        unsettled: impl Fn(&str, i32) -> Option<i64>,
     ) -> Option<u64> {
         let mut before = std::mem::take(&mut self.settled);
         let mut sum = None;
@@ -98,10 +98,13 @@ impl Progress {
             let next = partition.next_offset;
             // Records that follow may be control records, which have offsets and are never delivered. The application
             // offset may be after them or not. The queue is that of all partitions.
-            let is_settled = partition.fetchq_cnt == 0 && has_settled(topic, partition.partition);
+            let first = unsettled(topic, partition.partition);
+            let is_settled = partition.fetchq_cnt == 0 && first.is_none();
             let known = before.remove(&key).filter(|known| *known <= end);
             let settled = if is_settled { Some(next) } else { known };
+            // This client may not have stored or committed anything yet.
             let stored = partition.stored_offset.max(partition.committed_offset);
+            let stored = stored.max(first.unwrap_or(-1));
             let position = settled.map_or(stored, |settled| settled.max(stored));
             if end < 0 || position < 0 {
                 continue;
@@ -180,7 +183,8 @@ mod tests {
     fn lag(progress: &mut Progress, statistics: &Statistics) -> Option<u64> {
         progress.lag(statistics, |topic, partition| {
             let partition = &statistics.topics[topic].partitions[&partition];
-            partition.stored_offset == partition.app_offset
+            let is_settled = partition.stored_offset == partition.app_offset;
+            (!is_settled).then_some(partition.stored_offset)
         })
     }
 
@@ -189,7 +193,7 @@ mod tests {
         assert_eq!(lag_of([246, 246, 247, 247, 247], 0), Some(0));
         // The application has passed the control record.
         let passed = statistics([1, 2, 2, 2, 2], 0);
-        assert_eq!(Progress::default().lag(&passed, |_, _| true), Some(0));
+        assert_eq!(Progress::default().lag(&passed, |_, _| None), Some(0));
         // Only aborted records since the start: nothing was delivered.
         assert_eq!(lag_of([-1001, -1001, 52, 52, 52], 0), Some(0));
         // Nor while records of other partitions are in the queue that all partitions share.
@@ -206,6 +210,12 @@ mod tests {
         assert_eq!(lag_of([240, 246, 247, 247, 247], 0), Some(7));
         assert_eq!(lag_of([240, 240, 247, 247, 247], 6), Some(7));
         assert_eq!(lag_of([-1001, -1001, -1001, -1001, -1001], 0), None);
+    }
+
+    #[test]
+    fn records_of_a_partition_of_which_nothing_was_settled_are_lag() {
+        let held = statistics([-1001, 246, 247, 247, 247], 0);
+        assert_eq!(Progress::default().lag(&held, |_, _| Some(200)), Some(47));
     }
 
     #[test]

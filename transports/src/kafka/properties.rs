@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::error::ConfigProblem;
@@ -101,18 +104,34 @@ impl KafkaProperties {
         self.0.clone()
     }
 
-    /// The fault of each property that must not be set.
+    /// The fault of each property that must not be set, or that librdkafka refuses.
     pub(super) fn problems(&self) -> impl Iterator<Item = ConfigProblem> {
-        self.0.keys().filter_map(|key| {
+        self.0.iter().filter_map(move |(key, value)| {
             let problem = if let Some(instead) = secret(key) {
                 &format!("a secret may not be in the configuration; {instead}")
             } else if is_owned(key) {
                 "is set by a2abus; use its own key if there is one"
             } else {
-                return None;
+                self.refusal(key, value)?
             };
             Some(ConfigProblem::new(format!("properties.{key}"), problem))
         })
+    }
+
+    /// Why librdkafka refuses a property. Creates no client, so nothing connects.
+    fn refusal(&self, key: &str, value: &str) -> Option<&'static str> {
+        // Setting this one would load the plugins, which may know the other properties.
+        if self.0.contains_key("plugin.library.paths") {
+            return None;
+        }
+        let set = ClientConfig::new().set(key, value).create_native_config();
+        // librdkafka's text repeats the value, which may be a secret.
+        match set.err()? {
+            KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) => {
+                Some("librdkafka has no such property")
+            }
+            _ => Some("librdkafka does not accept this value"),
+        }
     }
 
     /// The properties in a form that may be printed.

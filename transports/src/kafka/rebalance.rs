@@ -307,8 +307,8 @@ impl ClientContext for Context {
         let mut progress = self.lock_progress();
         progress.find_open_transactions(&statistics, Instant::now());
         if let Some(lag) = &self.lag {
-            let has_settled = |topic: &str, partition| self.intake.has_settled(topic, partition);
-            lag.send_replace(progress.lag(&statistics, has_settled));
+            let unsettled = |topic: &str, partition| self.intake.unsettled(topic, partition);
+            lag.send_replace(progress.lag(&statistics, unsettled));
         }
     }
 }
@@ -321,7 +321,12 @@ impl ConsumerContext for Context {
         match rebalance {
             Rebalance::Assign(partitions) => {
                 let lanes = self.lanes(partitions);
-                tracing::info!(group = %self.group, partitions = lanes.len(), "Kafka partitions are assigned");
+                // With cooperative-sticky they are the new ones only: usually none.
+                if lanes.is_empty() {
+                    tracing::debug!(group = %self.group, "no further Kafka partitions are assigned");
+                } else {
+                    tracing::info!(group = %self.group, partitions = lanes.len(), "Kafka partitions are assigned");
+                }
                 self.intake.assign(&lanes);
             }
             Rebalance::Revoke(partitions) => self.revoke(client, &self.lanes(partitions)),

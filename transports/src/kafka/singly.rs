@@ -20,10 +20,10 @@ use tokio::time::timeout_at;
 
 use super::per_topic::PerTopic;
 use super::window::InWindow;
-use super::writer::{Answer, LazyWriter, Sent, Setup, headers, saturated};
+use super::writer::{LazyWriter, Sent, Setup, headers, saturated};
 use crate::error::TransportError;
 use crate::message::{Message, Topic};
-use crate::transport::{Address, Receipt};
+use crate::transport::{Address, Decision, Receipt};
 
 /// How long a topic counts as one that refuses batches.
 const SMALL_TOPIC_TTL: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ struct Refused {
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Option<OwnedHeaders>,
-    answer: Answer,
+    answer: Decision,
 }
 
 /// A message in flight, from before it is queued until its result.
@@ -91,7 +91,7 @@ pub(super) struct InFlight {
 /// A message that was sent in a batch.
 #[derive(Debug)]
 pub(super) struct Batched {
-    pub(super) answer: Answer,
+    pub(super) answer: Decision,
     pub(super) passage: InFlight,
     /// Set if it may not linger.
     pub(super) in_window: Option<InWindow<Self>>,
@@ -100,7 +100,7 @@ pub(super) struct Batched {
 /// A message that was sent on its own.
 #[derive(Debug)]
 pub(super) struct Single {
-    pub(super) answer: Answer,
+    pub(super) answer: Decision,
     pub(super) passage: InFlight,
 }
 
@@ -160,8 +160,7 @@ impl Sent for Batched {
     }
 
     fn answer(self, result: Result<Receipt, TransportError>) {
-        // Nobody has to wait for a confirmation.
-        let _ = self.answer.send(result);
+        self.answer.decide(result);
         drop(self.passage);
         drop(self.in_window);
     }
@@ -175,8 +174,7 @@ impl Sent for Single {
     }
 
     fn answer(self, result: Result<Receipt, TransportError>) {
-        // Nobody has to wait for a confirmation.
-        let _ = self.answer.send(result);
+        self.answer.decide(result);
         drop(self.passage);
     }
 }

@@ -18,15 +18,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::per_topic::PerTopic;
-use super::writer::{Answer, Sent, Writer, closed, saturated};
+use super::writer::{Sent, Writer, closed, saturated};
 use crate::error::TransportError;
 use crate::message::Message;
-use crate::transport::{Address, Confirmation, QUEUE_DEADLINE};
+use crate::transport::{Address, Confirmation, Decision, QUEUE_DEADLINE};
 
 /// How many messages in flight, for each partition of a topic, make others wait. Fewer than the requests that a
 /// partition takes, because waiting messages may leave in several requests.
@@ -128,7 +128,7 @@ impl<S: Sent> Windows<S> {
         (to, partitions): (&Address, usize),
         message: &Message,
         until: Instant,
-        mut sent: impl FnOnce(Answer, InWindow<S>) -> S,
+        mut sent: impl FnOnce(Decision, InWindow<S>) -> S,
     ) -> Result<Confirmation, TransportError> {
         if self.writer.is_closing() {
             return Err(closed());
@@ -167,7 +167,7 @@ impl<S: Sent> Windows<S> {
         }
     }
 
-    fn turn<F: FnOnce(Answer, InWindow<S>) -> S>(
+    fn turn<F: FnOnce(Decision, InWindow<S>) -> S>(
         self: &Arc<Self>,
         (window, limit): (&Arc<Window<S>>, usize),
         (to, message): (&Address, &Message),
@@ -191,7 +191,7 @@ impl<S: Sent> Windows<S> {
         let Some(room) = room.or_else(|| acquired().ok()) else {
             return Turn::Full(sent);
         };
-        let (answer, receiver) = oneshot::channel();
+        let (answer, confirmation) = Confirmation::waiting();
         let in_window = in_window();
         state.waiting.push_back(Waiting {
             to: to.clone(),
@@ -205,7 +205,7 @@ impl<S: Sent> Windows<S> {
             let watch = watch(Arc::downgrade(self), Arc::downgrade(window));
             state.watch = Some(AbortOnDropHandle::new(tokio::spawn(watch)));
         }
-        Turn::Later(Confirmation::waiting(receiver))
+        Turn::Later(confirmation)
     }
 
     /// Sends everything that waits, before the writer closes.

@@ -22,7 +22,7 @@ use rdkafka::message::{
 use rdkafka::producer::{
     BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig,
 };
-use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::checkup::{Checkup, SILENCE};
@@ -33,12 +33,10 @@ use super::thread::spawn;
 use super::topics::Topics;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, Message};
-use crate::transport::{Address, Confirmation, Receipt};
+use crate::transport::{Address, Confirmation, Decision, Receipt};
 
 /// A librdkafka producer.
 pub(super) type Client<S> = BaseProducer<Reports<S>>;
-/// Where the sender waits for the result of a message.
-pub(super) type Answer = oneshot::Sender<Result<Receipt, TransportError>>;
 type Record<'a, S> = BaseRecord<'a, [u8], [u8], Box<S>>;
 
 /// The state of a message in a client's queue, until its result is known.
@@ -229,14 +227,14 @@ impl<S: Sent> Writer<S> {
         to: &Address,
         message: &Message,
         until: tokio::time::Instant,
-        sent: impl FnOnce(Answer) -> S,
+        sent: impl FnOnce(Decision) -> S,
     ) -> Result<Confirmation, TransportError> {
-        let (answer, receiver) = oneshot::channel();
+        let (answer, confirmation) = Confirmation::waiting();
         let partition = partition(to)?;
         let mut record = record(to, partition, message, Box::new(sent(answer)));
         if self.line.is_empty() {
             match self.enqueue(record) {
-                Enqueued::Yes => return Ok(Confirmation::waiting(receiver)),
+                Enqueued::Yes => return Ok(confirmation),
                 Enqueued::Full(back) => record = back,
                 Enqueued::Refused(error, _) => return Err(error),
             }
@@ -244,7 +242,7 @@ impl<S: Sent> Writer<S> {
         let wait = self.enqueue_in_order(record);
         let waited = tokio::time::timeout_at(until, wait).await;
         waited.map_err(|_| saturated(&to.topic))??;
-        Ok(Confirmation::waiting(receiver))
+        Ok(confirmation)
     }
 
     async fn enqueue_in_order(&self, mut record: Record<'_, S>) -> Result<(), TransportError> {

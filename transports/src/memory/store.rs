@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use a2abus_plugin::Text;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -306,13 +306,12 @@ impl State {
         after: Duration,
     ) -> Confirmation {
         while self.late.try_join_next().is_some() {}
-        let (sender, receiver) = oneshot::channel();
+        let (decision, confirmation) = Confirmation::waiting();
         self.late.spawn(async move {
             tokio::time::sleep(after).await;
-            // The sender of the message may no longer wait.
-            let _ = sender.send(result);
+            decision.decide(result);
         });
-        Confirmation::waiting(receiver)
+        confirmation
     }
 
     fn check_accepted(&self, topic: &Topic) -> Result<(), TransportError> {

@@ -151,6 +151,11 @@ impl Api {
         self.link.report_api(asked_at, trouble);
     }
 
+    /// Reports that a part of the transport does not work, or, with `None`, that it does: see [`Link::report`].
+    pub(super) fn report_part(&self, part: &Text, trouble: Option<Text>) {
+        self.link.report(part, trouble);
+    }
+
     /// Sends a request, and returns the answer or the API's error. The client's request timeout applies. A request that
     /// the server does not permit gets no answer: it fails with `Unauthorised` at once.
     pub(super) async fn ask(
@@ -273,7 +278,8 @@ impl Api {
         }
     }
 
-    /// Creates or updates every managed stream. A failure does not prevent the others.
+    /// Creates or updates every managed stream. A failure does not prevent the others; each is a part of the transport
+    /// that does not work, until a later call succeeds.
     ///
     /// # Errors
     /// The first failure.
@@ -281,6 +287,13 @@ impl Api {
         let mut outcome = Ok(());
         for stream in self.config.streams.iter().filter(|_| self.config.manage) {
             let made = self.ensure_stream(stream).await;
+            let part = Text::from(format!("managed stream {}", stream.name));
+            match &made {
+                Ok(()) => self.report_part(&part, None),
+                // The lost connection is reported.
+                Err(error) if error.kind() == TransportErrorKind::Disconnected => {}
+                Err(error) => self.report_part(&part, Some(with_cause(error))),
+            }
             outcome = outcome.and(made);
         }
         outcome
@@ -357,6 +370,14 @@ async fn forbidden(mut refusals: broadcast::Receiver<Refusal>, subject: &str) {
 
 pub(super) fn api_error(request: &str, error: ApiError) -> TransportError {
     TransportError::new(error.kind(), format!("ask JetStream for {request}")).caused_by(error)
+}
+
+/// An error with what the API said.
+fn with_cause(error: &TransportError) -> Text {
+    Text::from(match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    })
 }
 
 /// The settings of a stream that the configuration decides.

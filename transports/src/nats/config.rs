@@ -712,6 +712,25 @@ mod tests {
     }
 
     #[test]
+    fn no_two_subjects_of_streams_overlap() {
+        let second_of = |stream: usize| format!("jetstream.streams[{stream}].subjects[1]");
+        for (first, second, problem) in [
+            (r#""x""#, r#""y","*""#, Some(second_of(1))),
+            (r#""a.>""#, r#""b","a.*.c""#, Some(second_of(1))),
+            (r#""a.b","a.*""#, r#""b""#, Some(second_of(0))),
+            (r#""a.*""#, r#""a.b.c","a""#, None),
+        ] {
+            let config = parse(&format!(
+                r#"{{"servers":["nats://a"],"jetstream":{{"streams":[
+                    {{"name":"C","subjects":[{first}]}},{{"name":"D","subjects":[{second}]}}]}}}}"#
+            ));
+            let problems = config.problems();
+            let keys = problems.iter().map(|problem| problem.key.clone());
+            assert_eq!(Vec::from_iter(keys), Vec::from_iter(problem));
+        }
+    }
+
+    #[test]
     fn secrets_are_never_printed() {
         let config = parse(
             r#"{"servers":["nats://a"],"auth":{"user":"u","password":{"env":"CANARY_PLACE"}}}"#,

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use super::api::{Api, merge, nanoseconds};
+use super::subjects::must_store;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::{LAG_INTERVAL, TopicFilter};
 
@@ -65,29 +66,76 @@ impl ConsumerRef {
         Text::from(format!("malformed messages of {}", self.title()))
     }
 
+    /// What it reads, as a name in the health of the transport.
+    fn subjects_title(&self) -> Text {
+        Text::from(format!("subjects of {}", self.title()))
+    }
+
     /// Finds the consumer, or creates or updates it if that is allowed. A new one begins after `settled`, where a
     /// consumer of that name, which was `created` then, had stopped, or with the first message of the stream if that is 0.
     ///
     /// # Errors
     /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when consumers of its kind cannot be
-    /// read at least once.
+    /// read at least once, or when it would never get a message.
     pub(super) async fn ensure(
         &self,
         settled: u64,
         created: Option<SystemTime>,
     ) -> Result<ConsumerState, TransportError> {
         self.api.ensure_stream_named(&self.stream).await?;
-        let info = match self.api.consumer_info(&self.stream, &self.name).await? {
+        let found = self.api.consumer_info(&self.stream, &self.name).await?;
+        if found.is_none() && !self.api.config().manage {
+            return Err(self.missing());
+        }
+        self.must_get_messages(found.as_ref()).await?;
+        let info = match found {
             Some(info) => self.update(info).await?,
-            None if self.api.config().manage => self.create(settled, created).await?,
-            None => return Err(self.missing()),
+            None => self.create(settled, created).await?,
         };
         check(&self.stream, &self.name, &info["config"])?;
         Ok(ConsumerState::read(&info))
     }
 
+    /// The subjects that it reads, or will read once it is created or updated; none means all.
+    fn filter<'a>(&'a self, info: Option<&'a Value>) -> BTreeSet<&'a str> {
+        match info {
+            Some(info) if !self.api.config().manage => filter_of(&info["config"]),
+            _ => self.topics.iter().map(TopicFilter::as_str).collect(),
+        }
+    }
+
+    /// Refuses a consumer of subjects that its stream does not store.
+    async fn must_get_messages(&self, found: Option<&Value>) -> Result<(), TransportError> {
+        let filter = self.filter(found);
+        let is_as_found = found.is_some_and(|info| filter_of(&info["config"]) == filter);
+        // The stream may have stored them before its subjects were changed.
+        if is_as_found && found.and_then(unsettled).is_some_and(|count| count > 0) {
+            return Ok(());
+        }
+        // Unknown if the user may not ask.
+        match self.api.stream_info(&self.stream).await {
+            Ok(Some(stream)) => {
+                let is_stored = |subject: &&str| {
+                    let one = BTreeSet::from([*subject]);
+                    self.must_store(&stream, &one).is_ok()
+                };
+                // What it lacks is reported while it is read.
+                match is_as_found && filter.iter().any(is_stored) {
+                    true => Ok(()),
+                    false => self.must_store(&stream, &filter),
+                }
+            }
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    fn must_store(&self, stream: &Value, filter: &BTreeSet<&str>) -> Result<(), TransportError> {
+        let (attempt, filter) = (format!("read {}", self.title()), filter.iter().copied());
+        must_store(&attempt, (self.stream.as_str(), &stream["config"]), filter)
+    }
+
     /// Polls the server for the number of messages that are not yet delivered or acknowledged, and for the state that
-    /// its reader needs: others may change the settings. Never ends.
+    /// its reader needs: others may change the settings, also those of the stream. Never ends.
     pub(super) async fn watch(
         &self,
         lag: watch::Sender<Option<u64>>,
@@ -95,18 +143,18 @@ impl ConsumerRef {
     ) -> Infallible {
         let mut turns = tokio::time::interval(LAG_INTERVAL);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut is_starved, mut may_ask) = (false, true);
         loop {
             turns.tick().await;
             match self.api.consumer_info(&self.stream, &self.name).await {
                 Ok(info) => {
+                    lag.send_replace(info.as_ref().and_then(unsettled));
                     if let Some(info) = &info {
                         state.send_replace(ConsumerState::read(info));
+                        if may_ask {
+                            may_ask = self.watch_subjects(info, &mut is_starved).await;
+                        }
                     }
-                    let count = |name: &str| info.as_ref()?.get(name)?.as_u64();
-                    let both = count("num_pending").zip(count("num_ack_pending"));
-                    lag.send_replace(
-                        both.map(|(pending, unacknowledged)| pending + unacknowledged),
-                    );
                 }
                 // The last known value stays. The unavailable bus is reported elsewhere.
                 Err(error) => {
@@ -114,6 +162,43 @@ impl ConsumerRef {
                 }
             }
         }
+    }
+
+    /// Reports that the stream no longer stores what the consumer reads, until it does again. Returns whether to ask
+    /// again: not if the user may not.
+    async fn watch_subjects(&self, info: &Value, is_starved: &mut bool) -> bool {
+        let error = match self.api.stream_info(&self.stream).await {
+            Ok(Some(stream)) => self.must_store(&stream, &self.filter(Some(info))).err(),
+            // The reader notices that it is gone.
+            Ok(None) => None,
+            Err(error) => {
+                return !matches!(
+                    error.kind(),
+                    TransportErrorKind::Unauthorised | TransportErrorKind::BadConfig
+                );
+            }
+        };
+        let was_starved = std::mem::replace(is_starved, error.is_some());
+        let (stream, consumer) = (&self.stream, &self.name);
+        match &error {
+            Some(error) if !was_starved => {
+                tracing::warn!(%stream, %consumer, %error, "a durable consumer gets no new messages of some subjects");
+            }
+            None if was_starved => {
+                tracing::info!(%stream, %consumer, "the stream stores again what the durable consumer reads");
+            }
+            _ => {}
+        }
+        if was_starved || *is_starved {
+            let trouble = error.map(|error| Text::from(error.to_string()));
+            self.api.report_part(&self.subjects_title(), trouble);
+        }
+        true
+    }
+
+    /// Takes back what [`ConsumerRef::watch`] has reported, once nobody reads the consumer.
+    pub(super) fn unwatched(&self) {
+        self.api.report_part(&self.subjects_title(), None);
     }
 
     async fn create(
@@ -243,6 +328,13 @@ impl ConsumerState {
             created: created_at(info),
         }
     }
+}
+
+/// How many messages the consumer has not delivered, or not got acknowledged.
+fn unsettled(info: &Value) -> Option<u64> {
+    let count = |name: &str| info.get(name)?.as_u64();
+    let both = count("num_pending").zip(count("num_ack_pending"));
+    both.map(|(pending, unacknowledged)| pending + unacknowledged)
 }
 
 /// When a stream or a consumer was created.

@@ -13,7 +13,7 @@ use async_nats::{Client, PublishError, PublishErrorKind, Subject, Subscriber};
 use futures_util::StreamExt;
 use futures_util::future::Either;
 use futures_util::stream::{SelectAll, select_all};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,7 @@ use super::link::{Connection, Link, connects};
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic, fnv1a};
-use crate::transport::{Address, QUEUE_DEADLINE, Receipt};
+use crate::transport::{Address, Decision, QUEUE_DEADLINE, Receipt};
 
 /// Subjects are distributed over this many lanes: a delivery's lane is the FNV-1a hash of its subject, modulo this.
 pub const LANES: u32 = 64;
@@ -45,14 +45,12 @@ const BACKLOG_MESSAGES: usize = 65_536;
 /// At most this many bytes wait in a subscription whose budget is used up, unless the budget itself is larger.
 const BACKLOG_BYTES: usize = 16 << 20;
 
-pub(super) type Waiter = oneshot::Sender<Result<Receipt, TransportError>>;
-
 /// One publication to be confirmed by the next flush.
 #[derive(Debug)]
 pub(super) struct Unflushed {
     /// How many connections there had been before it was given to the client.
     pub(super) connects: u64,
-    pub(super) confirm: Waiter,
+    pub(super) confirm: Decision,
 }
 
 /// The queues of publications that wait for a flush.
@@ -152,7 +150,7 @@ pub(super) async fn flush_for(
             let waiting = std::iter::from_fn(|| queue.try_recv().ok());
             batch.extend(waiting.take(FLUSH_QUEUE));
         }
-        batch.retain(|written| !written.confirm.is_closed());
+        batch.retain(|written| !written.confirm.is_unwanted());
         if batch.is_empty() {
             continue;
         }
@@ -169,8 +167,7 @@ pub(super) async fn flush_for(
             } else {
                 Err(link.disconnected("write to NATS; the message may or may not have been sent"))
             };
-            // The caller may have stopped waiting.
-            let _ = written.confirm.send(result);
+            written.confirm.decide(result);
         }
     }
 }

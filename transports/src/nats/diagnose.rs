@@ -200,7 +200,9 @@ async fn greet(stream: TcpStream) -> Result<(ServerInfo, TcpStream), String> {
         return Ok((greeting, stream.into_inner()));
     }
     Err(match line.is_empty() {
-        true => "no greeting: if the server has handshake_first, set tls.first to true",
+        true => {
+            "no greeting: is this a NATS server? If it has handshake_first, set tls.first to true"
+        }
         false => "this is not a NATS server",
     }
     .to_owned())
@@ -298,7 +300,7 @@ mod tests {
             (
                 "",
                 "",
-                "A: no greeting: if the server has handshake_first, set tls.first to true",
+                "A: no greeting: is this a NATS server? If it has handshake_first, set tls.first to true",
             ),
             (
                 plain,

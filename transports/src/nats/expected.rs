@@ -3,10 +3,9 @@
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
-use super::core::Waiter;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
-use crate::transport::Receipt;
+use crate::transport::{Decision, Receipt};
 
 /// An expected answer on the inbox.
 #[derive(Debug)]
@@ -21,7 +20,7 @@ pub(super) struct Expected {
     /// How many connections there had been before the question.
     pub(super) connects: u64,
     pub(super) deadline: Instant,
-    pub(super) verdict: Waiter,
+    pub(super) verdict: Decision,
     /// The permit for one more unanswered question.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
@@ -80,8 +79,7 @@ impl Expected {
     /// Notifies the waiting task.
     pub(super) fn decide(self, result: Result<Receipt, TransportError>) {
         drop(self.permit);
-        // The caller may have stopped waiting.
-        let _ = self.verdict.send(result);
+        self.verdict.decide(result);
     }
 
     /// Fails a publication without responders. A stream without a leader looks like a missing stream, so only an answer
@@ -120,11 +118,8 @@ pub(super) fn expected(
     token: u64,
     answer: Answer,
     seconds: u64,
-) -> (
-    Expected,
-    tokio::sync::oneshot::Receiver<Result<Receipt, TransportError>>,
-) {
-    let (verdict, waiting) = tokio::sync::oneshot::channel();
+) -> (Expected, crate::transport::Confirmation) {
+    let (verdict, waiting) = crate::transport::Confirmation::waiting();
     let expected = Expected {
         token,
         answer,

@@ -1,5 +1,6 @@
 //! Tests what this user may do, and what exists. Leaves no trace: publishes only requests, and joins no queue group.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -8,10 +9,12 @@ use serde_json::{Value, json};
 use super::Nats;
 use super::api::{api_error, merge};
 use super::config::JetStreamConfig;
-use super::consumer::check;
+use super::consumer::{check, filter_of};
 use super::permissions::Permissions;
+use super::subjects::must_store;
 use super::subscribe::{RefusalListener, subscribe_one};
 use crate::error::{TransportError, TransportErrorKind};
+use crate::transport::TopicFilter;
 
 /// The user, as the server sees it.
 #[derive(Debug, Deserialize)]
@@ -130,7 +133,7 @@ impl Nats {
     /// Creates a durable pull consumer with these settings of the JetStream API.
     ///
     /// # Errors
-    /// Why JetStream refuses, or did not answer.
+    /// `BadConfig` when its stream does not store its subjects; or why JetStream refuses, or did not answer.
     pub async fn create_consumer(
         &self,
         stream: &str,
@@ -139,35 +142,53 @@ impl Nats {
     ) -> Result<(), TransportError> {
         let mut config = json!({"durable_name": name, "replay_policy": "instant"});
         merge(&mut config, settings);
+        // Without the stream the server refuses the consumer.
+        let found = self.stream_config(stream).await?.unwrap_or_default();
+        must_store("create the consumer", (stream, &found), filter_of(&config))?;
         let written = self.inner.api.write_consumer(stream, name, config).await;
         written.map(drop)
     }
 
-    /// Looks for a durable consumer that may be read, or that a bridge with this configuration would create.
+    /// Looks for a durable consumer of these topics that may be read, or that a bridge with this configuration would
+    /// create.
     ///
     /// # Errors
-    /// `UnknownTopic`, which names the missing stream or consumer; `BadConfig` when it cannot be read at least once; or
-    /// the reason why JetStream did not answer.
+    /// `UnknownTopic`, which names the missing stream or consumer; `BadConfig` when it cannot be read at least once, or
+    /// when the stream does not store its subjects; or the reason why JetStream did not answer.
     pub async fn test_durable(
         &self,
         config: &JetStreamConfig,
-        stream: &str,
-        name: &str,
+        (stream, name): (&str, &str),
+        topics: &[TopicFilter],
     ) -> Result<(), TransportError> {
         let api = &self.inner.api;
         let missing = |what: String| TransportError::new(TransportErrorKind::UnknownTopic, what);
-        let managed = config.manage && config.streams.iter().any(|listed| listed.name == stream);
-        if api.stream_info(stream).await?.is_none() && !managed {
+        let mut managed = config.streams.iter().filter(|_| config.manage);
+        let managed = managed.find(|listed| listed.name == stream);
+        let mut stored = self.stream_config(stream).await?;
+        if stored.is_none() && managed.is_none() {
             return Err(missing(format!("find the JetStream stream {stream}")));
         }
-        match api.consumer_info(stream, name).await? {
-            Some(info) => check(stream, name, &info["config"]),
-            None if config.manage => Ok(()),
+        if let Some(listed) = managed {
+            // The bridge updates it.
+            let subjects = json!({ "subjects": listed.subjects });
+            merge(stored.get_or_insert_with(|| json!({})), subjects);
+        }
+        let found = api.consumer_info(stream, name).await?;
+        if let Some(info) = &found {
+            check(stream, name, &info["config"])?;
+        }
+        let filter: BTreeSet<&str> = match &found {
+            // The bridge makes it read its topics.
+            _ if config.manage => topics.iter().map(TopicFilter::as_str).collect(),
+            Some(info) => filter_of(&info["config"]),
             None => {
                 let what = format!("find the durable consumer {name} of the stream {stream}");
-                Err(missing(what))
+                return Err(missing(what));
             }
-        }
+        };
+        let attempt = format!("read consumer {name} of stream {stream}");
+        must_store(&attempt, (stream, &stored.unwrap_or_default()), filter)
     }
 }
 

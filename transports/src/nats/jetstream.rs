@@ -414,7 +414,7 @@ mod tests {
             assert_eq!(next - start, Duration::from_secs(seconds));
             tokio::time::sleep_until(next).await;
             unanswered.expire();
-            let error = verdict.try_recv().unwrap().unwrap_err();
+            let error = verdict.now().unwrap().unwrap_err();
             assert_eq!(error.kind(), TransportErrorKind::TimedOut);
         }
         assert_eq!(unanswered.next_deadline(), None);

@@ -159,7 +159,7 @@ mod tests {
     ) -> (bool, Option<TransportErrorKind>) {
         let (expected, mut verdict) = expected(subject, 1, Answer::Stored, 5);
         let is_lookup = lookups.no_responders(expected, now).is_some();
-        let verdict = verdict.try_recv().ok();
+        let verdict = verdict.now();
         (
             is_lookup,
             verdict.map(|verdict| verdict.unwrap_err().kind()),

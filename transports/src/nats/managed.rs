@@ -18,6 +18,7 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// so that a failing stream does not delay messages to the others.
 pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationToken) {
     let mut wait = RETRY_PAUSES.0;
+    let mut has_failed = false;
     let mut connection = link.connection();
     loop {
         let Ok(found) = connection.wait_for(|now| now.up).await.map(|now| now.epoch) else {
@@ -27,6 +28,9 @@ pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationT
             Ok(()) => {
                 tried.cancel();
                 wait = RETRY_PAUSES.0;
+                if std::mem::take(&mut has_failed) {
+                    tracing::info!("the managed JetStream streams are as configured");
+                }
                 let is_new = |now: &Connection| now.up && now.epoch != found;
                 if connection.wait_for(is_new).await.is_err() {
                     return;
@@ -36,9 +40,10 @@ pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationT
             Err(error) => error,
         };
         if error.kind() != TransportErrorKind::Disconnected {
+            has_failed = true;
             tracing::error!(
                 error = &error as &dyn std::error::Error,
-                "a managed JetStream stream cannot be created: trying again"
+                "a managed JetStream stream cannot be created or updated: trying again"
             );
             tried.cancel();
         }

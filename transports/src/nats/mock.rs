@@ -490,6 +490,55 @@ async fn a_new_durable_begins_after_the_settled_messages() {
 }
 
 #[tokio::test]
+async fn a_consumer_of_subjects_that_its_stream_does_not_store_is_refused_unless_messages_wait() {
+    const MINE: &str = r#"{"config":{"subjects":["mine"]}}"#;
+    const OTHER: &str = r#"{"config":{"subjects":["mine","other"]}}"#;
+    const EMPTY: &str = r#"{"config":{"ack_policy":"explicit","filter_subject":"other"},"num_pending":0,"num_ack_pending":0}"#;
+    const WAITING: &str = r#"{"config":{"ack_policy":"explicit","filter_subject":"other"},"num_pending":0,"num_ack_pending":1}"#;
+    for (answers, refused) in [
+        (&[("CONSUMER.INFO", EMPTY), ("STREAM.INFO", MINE)], true),
+        (&[("CONSUMER.INFO", WAITING), ("STREAM.INFO", MINE)], false),
+        (&[("CONSUMER.INFO", EMPTY), ("STREAM.INFO", OTHER)], false),
+    ] {
+        let server = Mock::start(Api::Answers(answers)).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        let found = consumer(&nats).ensure(0, None).await;
+        let kind = found.err().map(|error| error.kind());
+        assert_eq!(kind, refused.then_some(Kind::BadConfig), "{answers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_managed_stream_that_cannot_be_created_is_reported() {
+    const NONE: &str = r#"{"error":{"code":404,"err_code":10059,"description":"not found"}}"#;
+    const OVERLAP: &str =
+        r#"{"error":{"code":400,"err_code":10065,"description":"subjects overlap"}}"#;
+    let server = Mock::start(Api::Answers(&[
+        ("STREAM.INFO", NONE),
+        ("STREAM.CREATE", OVERLAP),
+    ]))
+    .await;
+    let stream = r#"{"name":"S","subjects":["a.>"]}"#;
+    let config = NatsConfig {
+        jetstream: JetStreamConfig {
+            manage: true,
+            streams: vec![serde_json::from_str(stream).unwrap()],
+            ..JetStreamConfig::default()
+        },
+        ..NatsConfig::new([format!("nats://{}", server.address)])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    let mut health = nats.health();
+    let reported = health.wait_for(|now| {
+        matches!(now, Health::Impaired(cause)
+            if cause.starts_with("managed stream S: ") && cause.contains("subjects overlap"))
+    });
+    let reported = tokio::time::timeout(Duration::from_secs(60), reported).await;
+    assert!(reported.is_ok(), "it is not reported");
+}
+
+#[tokio::test]
 async fn a_lookup_ends_also_if_the_stream_is_not_created() {
     const NONE: &str = r#"{"total":0,"streams":null}"#;
     let server = Mock::start(Api::Answers(&[("STREAM.NAMES", NONE)])).await;

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::subjects::covers;
+
 /// The permissions of a user, as its server reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -41,42 +43,5 @@ impl Rights {
         let allowed =
             self.allow.is_empty() || self.allow.iter().any(|allow| covers(allow, pattern));
         allowed && !self.deny.iter().any(|deny| covers(deny, pattern))
-    }
-}
-
-/// Whether every subject of the second pattern is one of the first.
-pub(super) fn covers(wide: &str, narrow: &str) -> bool {
-    let mut narrow = narrow.split('.');
-    for word in wide.split('.') {
-        match (word, narrow.next()) {
-            (">", Some(_)) => return true,
-            ("*", Some(narrow)) if narrow != ">" => {}
-            (word, Some(narrow)) if word == narrow => {}
-            _ => return false,
-        }
-    }
-    narrow.next().is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_is_covered_when_all_of_it_is() {
-        for (wide, narrow, expected) in [
-            ("a.b", "a.b", true),
-            ("a.*", "a.b", true),
-            ("a.*", "a.*", true),
-            ("a.>", "a.b.*", true),
-            ("a.>", "a.>", true),
-            ("a.b", "a.*", false),
-            ("a.*", "a.>", false),
-            ("a.*", "a.b.c", false),
-            ("a.>", "a", false),
-            ("a.b.c", "a.b", false),
-        ] {
-            assert_eq!(covers(wide, narrow), expected, "{wide} {narrow}");
-        }
     }
 }

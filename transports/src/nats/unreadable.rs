@@ -27,7 +27,7 @@ use super::consumer::{ConsumerRef, filter_of};
 use super::core::topic_of;
 use super::headers::is_own;
 use super::ledger::Info;
-use super::permissions::covers;
+use super::subjects::covers;
 use crate::error::TransportError;
 use crate::message::{Headers, Message, Topic};
 

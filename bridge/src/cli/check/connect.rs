@@ -13,8 +13,10 @@ use super::super::reach::{self, ConnectWait, LOG_IN};
 use crate::access::{self, Access};
 use crate::config::{Config, Name, TransportConfig};
 use crate::restart::{GRANT, chain};
+#[cfg(feature = "nats")]
+use crate::topics::Resource;
 use crate::topics::on_bus::{self, ResourceState};
-use crate::topics::{self, Defaults, Requirement, Resource};
+use crate::topics::{self, Defaults, Requirement};
 
 /// The results of all tests.
 #[derive(Debug, Default, Serialize)]
@@ -81,15 +83,18 @@ pub(super) async fn test(config: &Config) -> Connected {
     connected
 }
 
-/// Whether the bridge itself fixes the differences at start-up.
-fn is_updated(config: &TransportConfig, resource: &Resource, differences: &[String]) -> bool {
-    match (config, resource, differences) {
+/// Whether the bridge itself fixes all differences at start-up.
+fn is_updated(config: &TransportConfig, requirement: &Requirement, differences: &[String]) -> bool {
+    match (config, &requirement.resource, differences) {
         #[cfg(feature = "nats")]
         (TransportConfig::Nats(nats), Resource::Stream { name, .. }, differences) => {
             let mut listed = nats.jetstream.streams.iter();
             // The storage of a stream cannot be changed.
             let can_change = !differences.iter().any(|it| it.starts_with("storage "));
-            can_change && nats.jetstream.manage && listed.any(|stream| stream.name == *name)
+            can_change
+                && requirement.is_consistent()
+                && nats.jetstream.manage
+                && listed.any(|stream| stream.name == *name)
         }
         _ => false,
     }
@@ -251,7 +256,7 @@ impl Tester<'_> {
                 self.note(test, TestResult::Ok, None)
             }
             Ok(ResourceState::Exists(differences))
-                if is_updated(config, &requirement.resource, &differences) =>
+                if is_updated(config, requirement, &differences) =>
             {
                 let differences = differences.join("; ");
                 let detail = format!("{differences}: the bridge updates it when it starts");

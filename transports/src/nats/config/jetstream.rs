@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::message::Topic;
-use crate::transport::TopicFilter;
+use crate::transport::{TopicFilter, overlap};
 
 /// JetStream: streams and durable consumers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -40,7 +40,7 @@ pub struct JetStreamConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamConfig {
-    /// The name of the stream, without dots, spaces, wildcards or slashes.
+    /// The name of the stream: letters, digits, `_` and `-`.
     pub name: String,
 
     /// The subjects it stores, with the wildcards `*` and `>`. No two streams may store the same subject.
@@ -121,6 +121,34 @@ impl JetStreamConfig {
             stream.problems(&mut |holds, key: &str, message: &str| {
                 unless(holds, &format!("{path}.{key}"), message);
             });
+            self.overlaps(index, unless);
+        }
+    }
+
+    /// Refuses subjects of a stream that overlap earlier ones, of this or of another stream: a server does.
+    fn overlaps<'a>(&'a self, index: usize, unless: &mut impl FnMut(bool, &str, &str)) {
+        let of_stream = |stream: &'a StreamConfig| {
+            let subjects = stream.subjects.iter();
+            subjects.map(move |subject| (stream.name.as_str(), subject.as_str()))
+        };
+        let streams = self.streams.iter();
+        let mut taken: Vec<_> = streams.take(index).flat_map(of_stream).collect();
+        let own = self.streams.iter().skip(index).take(1).flat_map(of_stream);
+        for (number, (name, subject)) in own.enumerate() {
+            let mut earlier = taken.iter();
+            let other = earlier.find(|(_, other)| overlap(other, subject));
+            let message = other.map(|(stream, other)| {
+                format!(
+                    "{subject:?} overlaps {other:?} of the stream {stream}: the server refuses that, so remove one of them"
+                )
+            });
+            let key = format!("jetstream.streams[{index}].subjects[{number}]");
+            unless(
+                message.is_none(),
+                &key,
+                message.as_deref().unwrap_or_default(),
+            );
+            taken.push((name, subject));
         }
     }
 

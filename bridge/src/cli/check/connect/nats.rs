@@ -79,11 +79,15 @@ impl Tester<'_> {
                 ..
             } => self.nats_log(nats, name, *is_created, owner).await,
             Operation::State { .. } => {}
-            Operation::Durable { stream, name } => {
+            Operation::Durable {
+                stream,
+                name,
+                topics,
+            } => {
                 let test = format!("consumer {name} of stream {stream} ({owner})");
-                let found = nats.test_durable(&config.jetstream, stream.as_str(), name.as_str());
-                let found = found.await;
-                self.result(test, found);
+                let durable = (stream.as_str(), name.as_str());
+                let found = nats.test_durable(&config.jetstream, durable, topics);
+                self.result(test, found.await);
             }
             Operation::Write(write) => {
                 if !write.is_stored() {
