@@ -44,6 +44,6 @@ pub use answer::Answer;
 pub(crate) use answer::{GAP_TIMEOUT, Prepared, RecordedParts, SentCalls, TAKEOVER};
 pub use answer_outcome::{AnswerOutcome, Unanswerable};
 pub use error::{Bound, CallError, DestinationRefused, NoAnswer, RequestState};
-pub(crate) use open::{Exchange, Opened, with_token};
+pub(crate) use open::{Exchange, OVERRULED, Opened, with_token};
 pub use part::Part;
 pub use service::{CallLimits, Calls, Request, UNKNOWN_CALLER};

@@ -401,6 +401,11 @@ impl Metrics {
         &self.doors.mcp_subscriptions
     }
 
+    /// Counts a question of an agent that nobody can answer.
+    pub(crate) fn question_refused(&self) {
+        self.doors.questions_refused.inc();
+    }
+
     /// Counts an execution that begins.
     pub fn workflow_started(&self) {
         self.workflows.started.inc();
@@ -746,7 +751,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_unit_in_its_name() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 67);
+        assert_eq!(metrics.definitions().len(), 68);
         // A gauge without a unit suffix is named after what it counts.
         let gauges = [
             "a2abus_config_last_reload_successful",

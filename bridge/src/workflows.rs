@@ -103,7 +103,7 @@ pub enum WorkflowsError {
     #[error("cannot load the agents of workflows")]
     Agents(#[from] DirectoryError),
     /// The data directory cannot be created.
-    #[error("workflows: cannot open the data directory {}", path.display())]
+    #[error("workflows: cannot create the data directory {} (create it, writable for this user, or change workflows.data_directory)", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 
+use crate::attribute::EventId;
 use crate::error::{DecodeErrorKind, EventError, EventErrorKind};
 use crate::event::{Data, Event, SPEC_VERSION, Value};
 use crate::json::scan::plain_end;
@@ -57,6 +58,45 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     let data = read_data(bytes, &members, event.datacontenttype())?;
     event.set_data(data);
     Ok(event)
+}
+
+/// What can be read of an event that [`read`] refuses: its members with these names, if they are strings that an event
+/// may have as its `id`, and its `data` as JSON. A member that occurs twice counts as absent, because readers disagree
+/// about which one counts. Nothing is read after a syntax error.
+#[must_use]
+#[cold]
+pub fn read_refused<const N: usize>(
+    bytes: &Bytes,
+    names: [&str; N],
+    limits: &Limits,
+) -> ([Option<Text>; N], Option<Bytes>) {
+    let mut found: [Vec<Span>; N] = std::array::from_fn(|_| Vec::new());
+    let mut data = Vec::new();
+    if bytes.len() <= MAX_DOCUMENT_BYTES {
+        let mut reader = Reader::new(bytes, limits).one_deeper();
+        reader.skip_white_space();
+        // Why the event is refused is known already.
+        let _error = reader.object(|reader, name| {
+            let span = reader.value()?;
+            if name == b"data" {
+                data.push(span);
+            } else if let Some(at) = names.iter().position(|known| known.as_bytes() == name) {
+                found[at].push(span);
+            }
+            Ok(())
+        });
+    }
+    let only = |spans: &[Span]| match spans {
+        [span] => Some(*span),
+        _ => None,
+    };
+    let text = |spans: Vec<Span>| {
+        let span = only(&spans).filter(|span| span.kind() == Kind::String)?;
+        let text = EventId::new(string(bytes, span).ok()?).ok()?;
+        Some(Text::from(text))
+    };
+    let data = only(&data).map(|span| bytes.slice(span.range()));
+    (found.map(text), data)
 }
 
 /// A top-level member: its unescaped name and the position of its value.
@@ -327,6 +367,37 @@ mod tests {
         let error = read(&event, &Limits::default()).unwrap_err();
         assert_eq!(error.kind(), EventErrorKind::MalformedEvent);
         assert!(error.to_string().contains("1 GiB"), "{error}");
+    }
+
+    #[test]
+    fn a_refused_event_shows_what_can_be_read_of_it() {
+        let remains = |text: &'static str| {
+            let bytes = Bytes::from_static(text.as_bytes());
+            assert!(read(&bytes, &Limits::default()).is_err(), "{text}");
+            let (texts, data) = read_refused(&bytes, ["id", "replyto"], &Limits::default());
+            let text = |text: Option<Text>| text.map(|text| text.to_string());
+            let data = data.map(|data| String::from_utf8(data.to_vec()).unwrap());
+            (texts.map(text), data)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let bad_time = r#"{"id":"\u0061","time":"x","replyto":"desk","data":{"a":1},"Big":1}"#;
+        assert_eq!(
+            remains(bad_time),
+            ([some("a"), some("desk")], some(r#"{"a":1}"#))
+        );
+        for (text, texts) in [
+            (r#"{"id":1,"replyto":{"id":"a"}}"#, [None, None]),
+            (r#"{"id":"","replyto":"a\nb"}"#, [None, None]),
+            (
+                r#"{"id":"a","id":"b","replyto":"desk"}"#,
+                [None, some("desk")],
+            ),
+            (r#"{"id":"a",,"replyto":"desk"}"#, [some("a"), None]),
+            (r#"[{"id":"a"}]"#, [None, None]),
+            ("", [None, None]),
+        ] {
+            assert_eq!(remains(text), (texts, None), "{text}");
+        }
     }
 
     #[test]

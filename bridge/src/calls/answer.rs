@@ -48,6 +48,8 @@ pub struct Answer {
     deadline: Instant,
     /// The deadline for the last part.
     last_deadline: Instant,
+    /// The same once a part has arrived.
+    begun_deadline: Instant,
     /// When records are released although an earlier one is missing.
     gap_deadline: Option<Instant>,
     /// How long the caller waits for the next part, and for each part after that.
@@ -131,6 +133,7 @@ impl Opened {
             publishing: Publishing(None),
             deadline: started + self.timeouts.first,
             last_deadline: started + self.timeouts.last,
+            begun_deadline: started + self.timeouts.begun,
             gap_deadline: None,
             timeout: self.timeouts.first,
             part_timeout: self.timeouts.part,
@@ -185,9 +188,10 @@ impl Prepared {
         (client == Abilities::default()).then_some(timeout)
     }
 
-    /// The time that is left for the answer.
+    /// The time that is left for the answer, if it comes in parts.
     pub(crate) fn time_left(&self) -> Duration {
-        self.answer.time_left()
+        let last = self.answer.begun_deadline.max(self.answer.last_deadline);
+        last.saturating_duration_since(Instant::now())
     }
 
     /// When the request is no longer sent, because nothing would wait for its answer.
@@ -256,11 +260,7 @@ impl Answer {
             id,
             parts,
             cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
-            timeouts: Timeouts {
-                first: part,
-                part,
-                last,
-            },
+            timeouts: Timeouts::new(part, last),
             is_rpc: false,
             may_have_arrived: Arc::new(AtomicBool::new(true)),
             client: None,
@@ -398,7 +398,7 @@ impl Answer {
                         self.sent_calls.iter().for_each(SentCalls::take_back);
                     }
                 } else {
-                    self.extend_deadline();
+                    self.extend_deadline(Instant::now());
                     self.cancel.note_part(&part.body);
                 }
                 Ok(part)
@@ -415,15 +415,32 @@ impl Answer {
         })
     }
 
-    /// Sets the deadline for the next part, once the caller has received one.
-    fn extend_deadline(&mut self) {
+    /// Sets the deadlines after a part: the answer comes in parts, whether or not that was expected.
+    fn extend_deadline(&mut self, arrived: Instant) {
         self.timeout = self.part_timeout;
+        self.last_deadline = self.begun_deadline;
         let next = if std::mem::take(&mut self.is_asking) {
             self.calls.limits.question_timeout
         } else {
             self.timeout
         };
-        self.deadline = self.deadline.max(Instant::now() + next);
+        self.deadline = self.deadline.max(arrived + next);
+    }
+
+    /// How many parts were collected for the caller, who gets only one, and when the last one arrived.
+    fn collected(&self) -> Option<(u32, Instant)> {
+        if self.reads_log {
+            return None;
+        }
+        self.calls.pending.request(self.id.call)?.collected()
+    }
+
+    /// Whether there is time left, because parts were collected for the caller since the deadline was set.
+    fn has_time_left(&mut self) -> bool {
+        if let Some((_, arrived)) = self.collected() {
+            self.extend_deadline(arrived);
+        }
+        Instant::now() < self.next_deadline()
     }
 
     async fn receive(&mut self, until: Option<Instant>) -> Result<Part, CallError> {
@@ -467,11 +484,14 @@ impl Answer {
                     let is_over = wake == deadline;
                     // The caller may wait for a shorter time than the call may take.
                     let is_late = Instant::now() >= self.next_deadline();
+                    if is_late && self.has_time_left() {
+                        continue;
+                    }
                     let released = self.skip_missing(is_late);
                     // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
                     if is_over && released == HandOver::Nothing {
                         let lost = is_late.then(|| self.lost_by_outage()).flatten();
-                        return Err(lost.unwrap_or_else(|| self.timeout_error()));
+                        return Err(lost.unwrap_or_else(|| self.timeout_error(until)));
                     }
                     if released == HandOver::Over && !self.calls.pending.contains(self.id.call) {
                         self.note_ended();
@@ -524,7 +544,13 @@ impl Answer {
         let client = self.client.unwrap_or_default();
         let limits = self.calls.rules().limits;
         match client.question_in(self.id, &part.body, &limits) {
-            None => Some(part),
+            // It cannot be read, so nobody can answer it.
+            None => {
+                let agent = self.cancel.target().map(Text::as_str);
+                self.calls
+                    .note_refused_question((self.id.call, agent), &Text::from_static("unreadable"));
+                None
+            }
             Some(Question::Client { question, own }) => {
                 self.is_asking = true;
                 if self.open_questions.len() >= MAX_QUESTIONS {
@@ -536,6 +562,13 @@ impl Answer {
             }
             Some(Question::Agent(answer)) => {
                 self.send_to_agent(answer).await;
+                None
+            }
+            Some(Question::Refused { error, method }) => {
+                let agent = self.cancel.target().map(Text::as_str);
+                self.calls
+                    .note_refused_question((self.id.call, agent), &method);
+                self.send_to_agent(error).await;
                 None
             }
         }
@@ -576,10 +609,12 @@ impl Answer {
         Box::pin(self.calls.publish_in_background(copies, self.last_deadline)).await;
     }
 
-    /// The error if no answer has arrived. It names the agent and, if the bus has confirmed the request, its
-    /// destination.
-    fn timeout_error(&self) -> CallError {
+    /// The error if no answer has arrived for a caller who waits no longer than `until`. It names the agent and, if the
+    /// bus has confirmed the request, its destination.
+    fn timeout_error(&self, until: Option<Instant>) -> CallError {
         let (calls, copy) = (&self.calls, self.cancel.original());
+        let parts = self.consumed + self.collected().map_or(0, |(parts, _)| parts);
+        let is_cut = until.is_some_and(|until| until < self.next_deadline());
         let is_published = self.may_have_arrived() && self.publishing.0.is_none();
         let destination = || copy.map(|copy| calls.name_of(copy)).unwrap_or_default();
         let cause = || copy.and_then(|copy| calls.why_unpublished(copy));
@@ -588,14 +623,10 @@ impl Answer {
             agent: self.cancel.target().cloned().unwrap_or_default(),
             request: if !self.open_questions.is_empty() {
                 RequestState::Asked
-            } else if self.consumed > 0 && Instant::now() < self.last_deadline {
-                RequestState::Begun {
-                    parts: self.consumed,
-                }
-            } else if self.consumed > 0 {
-                RequestState::Unended {
-                    parts: self.consumed,
-                }
+            } else if parts > 0 && !is_cut && Instant::now() < self.last_deadline {
+                RequestState::Begun { parts }
+            } else if parts > 0 {
+                RequestState::Unended { parts }
             } else if is_published {
                 RequestState::Published(destination().into())
             } else if self.may_have_arrived() {
@@ -614,6 +645,12 @@ impl Answer {
     /// Ends the call with an error. The agent gets a cancel, unless the error shows that it is not working on the
     /// request, or that its answer is still wanted.
     fn fail(&mut self, error: CallError) -> CallError {
+        let error = match (error, self.cancel.original()) {
+            (CallError::NoSubscriber(_), Some(copy)) => {
+                CallError::NoSubscriber(self.calls.name_of(copy).into())
+            }
+            (error, _) => error,
+        };
         self.account.failed(&error);
         let unusable = match &error {
             CallError::BadAnswer(why) => Some(why.as_str()),
@@ -634,6 +671,7 @@ impl Answer {
             error,
             CallError::HandedOff
                 | CallError::Unavailable(_)
+                | CallError::NoSubscriber(_)
                 | CallError::AnswerLost(_)
                 | CallError::DestinationRefused(_)
                 | CallError::Refused(_)
@@ -678,7 +716,7 @@ impl Answer {
 
     /// Whether no agent can have received the request of a call that failed with this error.
     pub(crate) fn is_undelivered(&self, error: &CallError) -> bool {
-        !self.may_have_arrived() || error.is_no_responders()
+        !self.may_have_arrived() || matches!(error, CallError::NoSubscriber(_))
     }
 
     fn may_have_arrived(&self) -> bool {

@@ -2,6 +2,8 @@
 //!
 //! The body takes precedence over the headers, because agents copy the headers of a request to its answer.
 
+use std::borrow::Cow;
+
 use a2abus_models::e2a::Trust;
 use a2abus_plugin::json::{self, BYTE_ORDER_MARK, Reader, Span};
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
@@ -10,6 +12,7 @@ use a2abus_plugin::{
     Source, Text, Unit, decode, extension, kind_of_event, map_unit,
 };
 use bytes::{Buf as _, Bytes};
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 use crate::calls::callid::{CALL_ID_CHARS, CallId};
@@ -301,6 +304,13 @@ impl AnswerUnit {
             }
             Body::Rpc(JsonRpc { id, .. }) => id.as_ref().and_then(Id::text),
             Body::Broken { correlation, .. } => correlation.clone(),
+            // Its `collaborationid` is the id of the question that it contains.
+            Body::Mapped {
+                family: Family::E2a,
+                kind: Kind::Request,
+                event,
+                ..
+            } if event.extension(extension::E2A_KIND).is_some() => request_id_of(&self.payload),
             Body::Mapped { event, .. } => {
                 event.extension_text(extension::COLLABORATION_ID).cloned()
             }
@@ -398,6 +408,17 @@ impl AnswerUnit {
     }
 }
 
+/// The `request_id` of an E2A record.
+fn request_id_of(record: &[u8]) -> Option<Text> {
+    #[derive(Deserialize)]
+    struct Record<'a> {
+        #[serde(borrow)]
+        request_id: Cow<'a, str>,
+    }
+    let record: Record<'_> = serde_json::from_slice(record).ok()?;
+    Some(Text::from(&*record.request_id))
+}
+
 /// AGREE announces the answer that follows it. Source: FIPA ACL.
 fn is_agreement(event: &Event) -> bool {
     let act = event.extension_text(extension::A2A_METHOD);
@@ -407,6 +428,14 @@ fn is_agreement(event: &Event) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_in_a_record_belongs_to_the_request_of_the_record() {
+        let record = r#"{"protocol_version":"1.0","request_id":"r","response_kind":"acp.output_request","sequence":0,"is_final":false,"body":{"jsonrpc":"2.0","id":9,"method":"session/request_permission"}}"#;
+        let record = Bytes::from_static(record.as_bytes());
+        let units = units(&record, None, Trust::Untrusted, &Limits::default());
+        assert_eq!(units[0].own_correlation().as_deref(), Some("r"));
+    }
 
     #[test]
     fn a_push_of_a_trusted_agent_is_not_the_last_part() {

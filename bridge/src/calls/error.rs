@@ -26,9 +26,13 @@ pub enum CallError {
     /// The destination of the request refuses it.
     #[error("{0}")]
     DestinationRefused(Box<DestinationRefused>),
-    /// No consumer listens at the destination, or the bus is unavailable.
+    /// The bus is unavailable.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
+    /// The bus has reported that nothing subscribes to the destination of the request, such as `NATS subject
+    /// agents.weather`.
+    #[error("the agent cannot be reached: nothing subscribes to {0}")]
+    NoSubscriber(Text),
     /// The bus became unavailable after the request was sent, so the agent may be at work on it.
     #[error("the bus became unavailable before the agent's answer arrived: {0}")]
     AnswerLost(Text),
@@ -136,9 +140,6 @@ pub enum Bound {
     Memory(#[from] BudgetExhausted),
 }
 
-/// The bus error of a request that no agent received.
-const NOBODY: &str = "no agent listens on its subject";
-
 // === impl CallError ===
 
 impl CallError {
@@ -149,9 +150,10 @@ impl CallError {
             Self::AgentNotFound(_) => "agent_not_found",
             Self::Timeout(_) => "timeout",
             Self::DestinationRefused(refused) if refused.is_misnamed() => "agent_not_found",
-            Self::Unavailable(_) | Self::DestinationRefused(_) | Self::Draining => {
-                "agent_unavailable"
-            }
+            Self::Unavailable(_)
+            | Self::NoSubscriber(_)
+            | Self::DestinationRefused(_)
+            | Self::Draining => "agent_unavailable",
             Self::AnswerLost(_) | Self::AnswerDropped | Self::Drained | Self::HandedOff => {
                 "answer_lost"
             }
@@ -160,16 +162,6 @@ impl CallError {
             Self::BadAnswer(_) => "bad_agent_reply",
             Self::Undeliverable(_) => "reply_undeliverable",
         }
-    }
-
-    /// The error of a request that has no subscribers.
-    pub(crate) fn no_responders() -> Self {
-        Self::Unavailable(Text::from_static(NOBODY))
-    }
-
-    /// Whether the bus has reported that no subscriber received the request.
-    pub(crate) fn is_no_responders(&self) -> bool {
-        matches!(self, Self::Unavailable(why) if *why == NOBODY)
     }
 
     /// Whether the bridge has ended the call because it is shutting down.
@@ -181,9 +173,10 @@ impl CallError {
     pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
             Self::Timeout(_) => CallOutcome::Timeout,
-            Self::Unavailable(_) | Self::AnswerLost(_) | Self::DestinationRefused(_) => {
-                CallOutcome::Unavailable
-            }
+            Self::Unavailable(_)
+            | Self::NoSubscriber(_)
+            | Self::AnswerLost(_)
+            | Self::DestinationRefused(_) => CallOutcome::Unavailable,
             Self::AgentNotFound(_)
             | Self::Exhausted(_)
             | Self::Draining

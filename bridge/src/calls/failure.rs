@@ -112,6 +112,8 @@ struct Row {
     error_info: &'static str,
 }
 
+/// The advice to a requester on the bus, and to everyone whose request has expired.
+const LATER: &str = "give the request a later expirytime to wait longer";
 /// The name of the detail with the JSON pointer to the error.
 pub(crate) const POINTER: &str = "pointer";
 /// How long a caller should wait after it has reached a limit, in seconds. It is unknown when a call will end.
@@ -208,6 +210,14 @@ impl Recipient {
         }
     }
 
+    /// The family of its message.
+    pub(crate) fn family(&self) -> Family {
+        match self {
+            Self::JsonRpc { .. } => Family::JsonRpc,
+            Self::Message { family, .. } => *family,
+        }
+    }
+
     /// The sender of a message without an id.
     pub(crate) fn unknown(dialect: Dialect) -> Self {
         Self::new(Text::from_static("null"), dialect)
@@ -293,7 +303,11 @@ impl Failure {
             // The cause may reveal internals. The log has it.
             CallError::Unavailable(_) => Self::new(
                 AgentUnavailable,
-                "the agent cannot be reached: its bus is unavailable, or nothing subscribes to its NATS subject; try again later",
+                "the agent cannot be reached: its bus is unavailable; try again later",
+            ),
+            CallError::NoSubscriber(_) => Self::new(
+                AgentUnavailable,
+                format!("{error}; start the agent, or correct its subject or the route"),
             ),
             CallError::AnswerLost(_) => Self::new(
                 AnswerLost,
@@ -336,13 +350,38 @@ impl Failure {
         }
     }
 
+    /// The failure of a call that a caller at `/rpc` has made with a message of this family.
+    pub(crate) fn of_message(error: &CallError, family: Family) -> Self {
+        match error {
+            CallError::AgentNotFound(agent) if agent.is_empty() && family != Family::JsonRpc => {
+                let place = place_of_agent(family);
+                Self::unnamed(&format!("{place} or in the path, /rpc/{{agent}}"))
+            }
+            other => Self::call(other),
+        }
+    }
+
     fn no_agent(agent: &str) -> Self {
         if agent.is_empty() {
-            let message = "the request names no agent: name it in params._agentId or in the path, /rpc/{agent} or /a2a/agents/{agent}";
-            return Self::new(Reason::AgentNotFound, message);
+            return Self::unnamed(
+                "params._agentId or in the path, /rpc/{agent} or /a2a/agents/{agent}",
+            );
         }
         let message = format!("there is no agent {agent:?}: check its name, or add a route for it");
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
+    }
+
+    /// The failure of a request that names no agent; `places` is where it may name one.
+    fn unnamed(places: &str) -> Self {
+        let message = format!("the request names no agent: name it in {places}");
+        Self::new(Reason::AgentNotFound, message)
+    }
+
+    /// The failure of a request that names its agent in this place by a text that is not a name.
+    pub(crate) fn not_a_name(place: &str) -> Self {
+        let message =
+            format!("{place} does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +");
+        Self::new(Reason::AgentNotFound, message)
     }
 
     /// The failure for invalid parameters.
@@ -396,9 +435,19 @@ impl Failure {
         self.reason == Reason::AgentUnavailable
     }
 
-    /// The failure for an agent that is not among those that are `known`.
+    /// The failure at the A2A paths for an agent that is not among those that are `known`. Without a card, a route to
+    /// it does not help.
     pub(crate) fn unknown_agent(agent: &str, known: Vec<&str>) -> Self {
-        Self::no_agent(agent).detail("availableAgents", known)
+        let failure = match agent {
+            "" => Self::no_agent(agent),
+            agent => {
+                let message = format!(
+                    "there is no agent {agent:?} here: check its name, list it in the section `agents`, or let it announce itself; POST /rpc/{{agent}} also follows the routes"
+                );
+                Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
+            }
+        };
+        failure.detail("availableAgents", known)
     }
 
     /// The failure for a refused destination. If the request chose its name, the name may be wrong; otherwise an
@@ -415,21 +464,36 @@ impl Failure {
     /// The failure of a call of a requester on the bus, whose options differ from those of an HTTP caller.
     pub(crate) fn on_bus(error: &CallError) -> Self {
         match error {
-            CallError::Timeout(timeout) => Self::no_answer(
-                timeout,
-                "give the request a later expirytime to wait longer",
-            ),
-            CallError::AgentNotFound(agent) if agent.is_empty() => Self::new(
-                Reason::AgentNotFound,
-                "the request names no agent: name it in the attribute targetagent or, if the message is not a CloudEvent, in params._agentId",
-            ),
+            CallError::Timeout(timeout) => Self::no_answer(timeout, LATER),
             other => Self::call(other),
+        }
+    }
+
+    /// The same, for a request that was not published; `sender` has sent its message, or the data of its CloudEvent.
+    pub(crate) fn unpublished_on_bus(error: &CallError, sender: &Recipient) -> Self {
+        match error {
+            CallError::AgentNotFound(agent) if agent.is_empty() => {
+                let place = match sender.family() {
+                    Family::CloudEvent => String::new(),
+                    family => format!(
+                        " or, if the message is not a CloudEvent, in {}",
+                        place_of_agent(family)
+                    ),
+                };
+                Self::unnamed(&format!("the attribute targetagent{place}"))
+            }
+            other => Self::on_bus(other),
         }
     }
 
     fn no_answer(timeout: &NoAnswer, advice: &str) -> Self {
         let millis = timeout.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        let advice = match timeout.request {
+            // Nothing else makes it valid, also over HTTP.
+            RequestState::Expired => LATER,
+            _ => advice,
+        };
         // To wait longer does not help against an agent that has stopped.
         let is_silent = matches!(
             timeout.request,
@@ -474,8 +538,8 @@ impl Failure {
                 "body": {"code": format!("E2A.{}", reason_code.to_uppercase()), "message": message},
             }),
             Family::A2eMessage => json!({
-                "type": "error", "id": &*id, "version": "1.0", "ts": crate::clock::seconds(), "req_id": request,
-                "code": self.a2e_code(), "message": message,
+                "type": "error", "id": &*id, "version": "1.0", "a2e": "1.0", "ts": crate::clock::seconds(),
+                "req_id": request, "code": self.a2e_code(), "message": message,
                 "detail": {"reason": reason_code}, "retryable": matches!(reason_code, "timeout" | "exhausted" | "agent_unavailable"),
             }),
             Family::Legacy => json!({
@@ -554,6 +618,18 @@ impl Failure {
     }
 }
 
+/// Where a message of this family names its agent.
+fn place_of_agent(family: Family) -> &'static str {
+    match family {
+        Family::JsonRpc => "params._agentId",
+        Family::CloudEvent => "the attribute targetagent",
+        Family::Legacy => "targetAgent.agentId",
+        Family::A2eMessage => "_agentId",
+        Family::A2eWorkflow => "_agentId of its line beginExecution",
+        Family::E2a => "params._agentId, agent_id or agent_ref.id",
+    }
+}
+
 fn as_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -621,6 +697,11 @@ mod tests {
             ),
             (
                 CallError::Unavailable(agent()),
+                "agent_unavailable",
+                [-32002, -32603, -32603],
+            ),
+            (
+                CallError::NoSubscriber(agent()),
                 "agent_unavailable",
                 [-32002, -32603, -32603],
             ),
@@ -801,7 +882,10 @@ mod tests {
         let failure = Failure::call(&CallError::Unavailable(
             "kafka-3.internal:9092 refused".into(),
         ));
-        assert!(!render(&failure, "1", Dialect::JsonRpc).contains("kafka-3"));
+        let shown = render(&failure, "1", Dialect::JsonRpc);
+        assert!(!shown.contains("kafka-3"), "{shown}");
+        // Only one of the two causes is true.
+        assert!(!shown.contains("subscribes"), "{shown}");
     }
 
     #[test]
@@ -849,6 +933,59 @@ mod tests {
             "Kafka topic agents.k-typo does not exist: check the name of the agent, or create it"
         );
         assert_eq!(configured.reason_code, "agent_unavailable");
+        let silent = CallError::NoSubscriber("NATS subject agents.weather".into());
+        assert_eq!(
+            message(silent),
+            "the agent cannot be reached: nothing subscribes to NATS subject agents.weather; start the agent, or \
+             correct its subject or the route"
+        );
+    }
+
+    #[test]
+    fn a_request_without_an_agent_hears_where_its_family_names_one() {
+        let nobody = CallError::AgentNotFound(Text::default());
+        let sender = |family| match family {
+            Family::JsonRpc => Recipient::unknown(Dialect::JsonRpc),
+            family => Recipient::Message { family, id: None },
+        };
+        for (family, place) in [
+            (Family::JsonRpc, "params._agentId"),
+            (Family::A2eMessage, "_agentId"),
+            (Family::A2eWorkflow, "_agentId of its line beginExecution"),
+            (Family::Legacy, "targetAgent.agentId"),
+            (Family::E2a, "params._agentId, agent_id or agent_ref.id"),
+        ] {
+            let message = Failure::of_message(&nobody, family).message;
+            let start = format!(
+                "the request names no agent: name it in {place} or in the path, /rpc/{{agent}}"
+            );
+            assert!(message.starts_with(&start), "{message}");
+            assert_eq!(
+                Failure::unpublished_on_bus(&nobody, &sender(family)).message,
+                format!(
+                    "the request names no agent: name it in the attribute targetagent or, if the message is not a \
+                     CloudEvent, in {place}"
+                )
+            );
+        }
+        assert_eq!(
+            Failure::of_message(&nobody, Family::CloudEvent).message,
+            "the request names no agent: name it in the attribute targetagent or in the path, /rpc/{agent}"
+        );
+    }
+
+    #[test]
+    fn an_expired_request_needs_a_later_deadline_on_every_door() {
+        let expired = CallError::Timeout(Box::new(NoAnswer {
+            after: Duration::ZERO,
+            agent: "weather".into(),
+            request: RequestState::Expired,
+            rejected: None,
+        }));
+        let text = "the request had expired before the bridge read it; give the request a later expirytime to wait \
+                    longer";
+        assert_eq!(Failure::call(&expired).message, text);
+        assert_eq!(Failure::on_bus(&expired).message, text);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) struct Exchange {
     form: Form,
     dialect: Dialect,
     streamed: bool,
-    /// How long the caller waits. The last part may take longer if the answer may have several.
+    /// How long the caller waits.
     timeouts: Timeouts,
     /// The questions that the caller supports, if it accepts other messages before the answer.
     client: Option<Abilities>,
@@ -60,8 +60,10 @@ pub(super) struct Timeouts {
     pub(super) first: Duration,
     /// For each further part.
     pub(super) part: Duration,
-    /// For the last part, counted from the request.
+    /// For the last part, counted from the request, until a part has arrived.
     pub(super) last: Duration,
+    /// For the last part, counted from the request, once a part has arrived.
+    pub(super) begun: Duration,
 }
 
 /// The data and attributes of a received request that its call replaces.
@@ -119,9 +121,24 @@ impl Original {
     }
 }
 
+// === impl Timeouts ===
+
+impl Timeouts {
+    /// A caller that waits for `part` for each part, and for `last` if there are several.
+    pub(super) fn new(part: Duration, last: Duration) -> Self {
+        Self {
+            first: part,
+            part,
+            last,
+            begun: last,
+        }
+    }
+}
+
 // === impl Exchange ===
 
 impl Exchange {
+    /// The timeouts. An answer that was not announced as one of several parts may become one.
     fn timeouts(&self) -> Timeouts {
         let shows_progress = matches!(
             self.form,
@@ -138,6 +155,13 @@ impl Exchange {
                 last,
                 ..self.timeouts
             }
+        }
+    }
+
+    /// Accepts parts that are results.
+    fn accept_parts(&mut self) {
+        if let Form::JsonRpc { accepts_parts, .. } = &mut self.form {
+            *accepts_parts = true;
         }
     }
 
@@ -162,16 +186,17 @@ impl Calls {
         account: &mut Account,
     ) -> Result<(Opened, Vec<Outgoing>), CallError> {
         let (timeout, arrived) = (request.timeout, request.arrived);
-        let bounds_first_part = request.bounds_first_part;
+        let (bounds_first_part, accepts_parts) = (request.bounds_first_part, request.accepts_parts);
         let message = request.data.as_ref().unwrap_or(&request.unit);
         let (json_rpc, bytes) = (message.json_rpc.clone(), message.bytes.clone());
+        let method = request.method_in_data();
         let caller = request.caller.clone();
         let headers = std::mem::take(&mut request.headers);
         let key = request.key.take();
         let event = self.event(request)?;
         let agent = account::agent_of(&event);
         let rules = self.rules();
-        account.is_for(&event, rules.names(&agent));
+        account.is_for(&event, method, rules.names(&agent));
         if clock::is_expired(&event) {
             return Err(CallError::Timeout(Box::new(NoAnswer::unpublished(
                 Duration::ZERO,
@@ -188,12 +213,16 @@ impl Calls {
         if let Some(client) = client {
             exchange.set_client(client);
         }
+        if accepts_parts {
+            exchange.accept_parts();
+        }
         if bounds_first_part {
             let last = self.limits.stream_timeout.max(exchange.timeouts.first);
             let part = self.limits.timeout;
             exchange.timeouts = Timeouts {
                 part,
                 last,
+                begun: last,
                 ..exchange.timeouts
             };
         }
@@ -245,9 +274,10 @@ impl Calls {
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
                     questions: match message.dialect {
-                        Dialect::Mcp => Questions::Refused,
+                        Dialect::Mcp | Dialect::Acp => Questions::Refused,
                         _ => Questions::None,
                     },
+                    accepts_parts: streaming,
                     progress: progress.map(|token| token.token().clone()),
                 };
                 (form, message.dialect, streaming)
@@ -265,11 +295,7 @@ impl Calls {
             form,
             dialect,
             streamed,
-            timeouts: Timeouts {
-                first: timeout,
-                part: timeout,
-                last: stream_timeout,
-            },
+            timeouts: Timeouts::new(timeout, stream_timeout),
             client: None,
         })
     }
@@ -473,12 +499,13 @@ impl Calls {
         Ok(())
     }
 
-    /// The form of the answer to an event.
-    pub(crate) fn reply_form(&self, event: &Event, recipient: Recipient) -> ReplyForm {
+    /// The form of the answer to an event; `None` if it cannot be read.
+    pub(crate) fn reply_form(&self, event: Option<&Event>, recipient: Recipient) -> ReplyForm {
+        let own = event.and_then(|event| event.extension_text(extension::COLLABORATION_ID));
         ReplyForm {
             recipient,
-            collaboration_id: event.extension_text(extension::COLLABORATION_ID).cloned(),
-            request_id: Some(event.id().clone()),
+            collaboration_id: own.cloned(),
+            request_id: event.map(|event| event.id().clone()),
             call_id: None,
             source: Source::new(self.source.clone()).unwrap_or_default(),
             options: self.options.clone(),
@@ -488,7 +515,7 @@ impl Calls {
 }
 
 /// The attributes that HTTP callers may not set. `expirytime` is removed only if it is not a valid time.
-const OVERRULED: [&str; 8] = [
+pub(crate) const OVERRULED: [&str; 8] = [
     extension::SOURCE_AGENT,
     extension::ORIGIN,
     extension::HOPS,

@@ -85,6 +85,8 @@ pub struct Progress {
     pub fold: Option<Fold>,
     /// The missing E2A record that others wait for, and since when.
     pub missing: Option<(u64, Instant)>,
+    /// How many parts were collected for a caller of one answer, and when the last one came.
+    pub collected: Option<(u32, Instant)>,
     /// The charge for the records that wait or are collected. It may be larger than they are now.
     pub charge: Option<Charge>,
     /// Whether the end was handed over. Nothing may follow it, even from tasks that found the call earlier.
@@ -107,12 +109,13 @@ pub enum CallerMessage {
 /// Sends to a caller. Boxed, because a channel allocates room for 32 messages at once, and most callers get one.
 pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
 
-/// Which requests of an agent are questions to the client of its call. Any other request makes the call fail.
+/// Which JSON-RPC requests of an agent are questions to the client of its call. Any other request makes the call fail.
+/// The question in an E2A record is always one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Questions {
     /// None: nobody could answer them.
     None,
-    /// Those that MCP defines. The bridge refuses them.
+    /// Those that MCP or ACP defines. The bridge refuses them.
     Refused,
     /// All. If the call has a session, with this log key, only that session may answer them.
     All(Option<Text>),
@@ -127,6 +130,8 @@ pub enum Form {
         id: Text,
         /// The caller's own progress token, as its JSON token.
         progress: Option<Text>,
+        /// Whether the caller accepts parts that are results. Source: docs/protocols/e2a.md §10.4.
+        accepts_parts: bool,
         /// Which requests of the agent are questions, and so parts of the answer.
         questions: Questions,
     },
@@ -188,9 +193,11 @@ impl CallRequest {
     /// Whether its answer may have several parts, so that nobody would notice a missing one.
     #[must_use]
     pub fn has_parts(&self) -> bool {
-        let has_progress =
-            matches!(&self.form, Form::JsonRpc { progress, .. } if progress.is_some());
-        self.streamed || has_progress
+        let may_have_parts = matches!(
+            &self.form,
+            Form::JsonRpc { progress, accepts_parts, .. } if progress.is_some() || *accepts_parts
+        );
+        self.streamed || may_have_parts
     }
 
     /// Whether an event is the request itself, as it was published.
@@ -204,6 +211,12 @@ impl CallRequest {
     pub fn rejected(&self) -> Option<Rejection> {
         let progress = self.progress.lock();
         progress.unwrap_or_else(PoisonError::into_inner).rejected
+    }
+
+    /// How many parts were collected for a caller of one answer, and when the last one came.
+    pub(crate) fn collected(&self) -> Option<(u32, Instant)> {
+        let progress = self.progress.lock();
+        progress.unwrap_or_else(PoisonError::into_inner).collected
     }
 
     /// Records why an answer was rejected.
@@ -229,6 +242,14 @@ impl Progress {
             none => *none = Some(budget.charge(bytes)?),
         }
         Ok(())
+    }
+
+    /// Notes how many parts are collected, after the records that had arrived by this time.
+    fn note_collected(&mut self, arrived: Instant) {
+        let count = self.fold.as_ref().map_or(0, Fold::collected);
+        if count > self.collected.map_or(0, |(known, _)| known) {
+            self.collected = Some((count, arrived));
+        }
     }
 
     /// Notes which record is missing, and since when, after the records that had arrived by this time.
@@ -368,7 +389,9 @@ impl PendingCalls {
             Err(BudgetExhausted) => Err(CallError::AnswerDropped),
         });
         if progress.fold.is_some() {
-            progress.note_missing(Instant::now());
+            let now = Instant::now();
+            progress.note_missing(now);
+            progress.note_collected(now);
         }
         if progress.missing.is_none() && rendered.as_ref().is_ok_and(Parts::is_empty) {
             return HandOver::Over;

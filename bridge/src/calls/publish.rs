@@ -50,6 +50,7 @@ impl Calls {
         let (call, caller) = (self.id_of(&request)?, request.caller.clone());
         let timeout = self.timeout_for(request.timeout);
         let (headers, key) = (std::mem::take(&mut request.headers), request.key.take());
+        let method = request.method_in_data();
         let event = self.event(request)?;
         let with = (key.as_ref(), &*headers);
         let sent = self.publish_all(&event, with, (timeout, started + timeout), &may_arrive);
@@ -58,7 +59,7 @@ impl Calls {
             call,
             caller: &caller,
             agent: &account::agent_of(&event),
-            method: &account::method_of(&event),
+            method: &account::method_of(&event, method),
             outcome: sent
                 .as_ref()
                 .map_or_else(CallError::reason_code, |()| "sent"),
@@ -302,6 +303,7 @@ impl Calls {
             target: cancel.target().cloned(),
             timeout: None,
             bounds_first_part: false,
+            accepts_parts: false,
             caller: Text::from_static(caller),
             key: None,
             headers: Vec::new(),

@@ -63,6 +63,12 @@ pub(crate) enum Question {
     },
     /// Send this answer of the bridge to the agent.
     Agent(Bytes),
+    /// Nobody can answer it: send this error to the agent.
+    Refused {
+        error: Bytes,
+        /// The method, for the log.
+        method: Text,
+    },
 }
 
 /// A client's answer for the replica that has asked the question.
@@ -81,19 +87,34 @@ pub(crate) struct PassedAnswer {
 const METHOD_NOT_FOUND: i32 = -32_601;
 /// That of a client that does not support the mode of an elicitation. Source: MCP 2025-11-25, elicitation.
 const INVALID_PARAMS: i32 = -32_602;
+/// The longest method in a log line about a question, in characters.
+const MAX_METHOD: usize = 64;
 
 // === impl Abilities ===
 
 impl Abilities {
-    /// Whether MCP defines a question with this method.
+    const ALL: Self = Self {
+        sampling: true,
+        elicitation: true,
+        url_elicitation: true,
+        roots: true,
+    };
+
+    /// Whether MCP or ACP defines a question with this method. Source: docs/protocols/mcp.md §2 and
+    /// docs/protocols/acp.md §1.
     pub(crate) fn is_question(method: &str) -> bool {
-        let all = Self {
-            sampling: true,
-            elicitation: true,
-            url_elicitation: true,
-            roots: true,
-        };
-        method == "ping" || all.has(method)
+        let is_of_acp = matches!(
+            method,
+            "session/request_permission"
+                | "fs/read_text_file"
+                | "fs/write_text_file"
+                | "terminal/create"
+                | "terminal/output"
+                | "terminal/release"
+                | "terminal/wait_for_exit"
+                | "terminal/kill"
+        );
+        method == "ping" || is_of_acp || Self::ALL.has(method)
     }
 
     fn has(self, method: &str) -> bool {
@@ -124,21 +145,33 @@ impl Abilities {
                 own,
             });
         }
-        let answer = if method == "ping" {
-            jsonrpc::result(own, "{}")
-        } else if self.has(method) {
-            let error = format!(
-                r#"{{"code":{INVALID_PARAMS},"message":"the client of this call does not support elicitation of the mode url"}}"#
-            );
-            jsonrpc::error(own, &error)
-        } else {
-            let message = json!(format!(
+        if method == "ping" {
+            return Some(Question::Agent(jsonrpc::result(own, "{}")));
+        }
+        let (code, why) = self.why_refused(method);
+        let error = format!(r#"{{"code":{code},"message":{}}}"#, json!(why));
+        Some(Question::Refused {
+            error: jsonrpc::error(own, &error),
+            method: method.chars().take(MAX_METHOD).collect::<String>().into(),
+        })
+    }
+
+    /// The code and the message of the error for an agent whose question cannot be answered.
+    fn why_refused(self, method: &str) -> (i32, String) {
+        if self.has(method) {
+            let why = "the client of this call does not support elicitation of the mode url";
+            return (INVALID_PARAMS, why.to_owned());
+        }
+        let why = if Self::ALL.has(method) {
+            format!(
                 "the client of this call cannot be asked ({method}): it must declare support for this method, use Streamable HTTP (revision 2026-07-28, or a session whose requests accept a stream), and send no Idempotency-Key"
-            ));
-            let error = format!(r#"{{"code":{METHOD_NOT_FOUND},"message":{message}}}"#);
-            jsonrpc::error(own, &error)
+            )
+        } else {
+            format!(
+                "the caller cannot be asked ({method}): the bridge passes on only the questions of MCP (sampling, elicitation, roots), and only to clients of MCP"
+            )
         };
-        Some(Question::Agent(answer))
+        (METHOD_NOT_FOUND, why)
     }
 }
 
@@ -290,6 +323,21 @@ impl Calls {
         }
     }
 
+    /// Counts and logs a question that nobody can answer.
+    pub(super) fn note_refused_question(
+        &self,
+        (call, agent): (CallId, Option<&str>),
+        method: &Text,
+    ) {
+        self.metrics.question_refused();
+        if let Some(suppressed) = self.refused_questions.allow() {
+            tracing::warn!(
+                %call, agent, %method, suppressed,
+                "a question of an agent was refused: its caller cannot be asked, so the agent gets an error"
+            );
+        }
+    }
+
     /// Counts and logs an answer that is not from the client that was asked.
     fn note_other_client(&self, request: &CallRequest) {
         self.count_reply(ReplyOutcome::Forged);
@@ -349,7 +397,8 @@ mod tests {
             let (of, found) = parse_question_id(&id).unwrap();
             assert_eq!((of.call, found.as_str()), (call.call, own));
         }
-        let Some(Question::Agent(refused)) = ask("sampling/createMessage", "7") else {
+        let Some(Question::Refused { error: refused, .. }) = ask("sampling/createMessage", "7")
+        else {
             panic!("the client is asked what it cannot do")
         };
         let refused: Value = serde_json::from_slice(&refused).unwrap();
@@ -359,7 +408,8 @@ mod tests {
         );
         let by_url = br#"{"jsonrpc":"2.0","method":"elicitation/create","id":9,"params":{"mode":"url","url":"https://x"}}"#;
         let by_url = Bytes::from_static(by_url);
-        let Some(Question::Agent(refused)) = able.question_in(call, &by_url, &limits) else {
+        let asked = able.question_in(call, &by_url, &limits);
+        let Some(Question::Refused { error: refused, .. }) = asked else {
             panic!("the client is asked to open a URL")
         };
         let refused: Value = serde_json::from_slice(&refused).unwrap();
@@ -370,6 +420,16 @@ mod tests {
         };
         let asked = opens.question_in(call, &by_url, &limits);
         assert!(matches!(asked, Some(Question::Client { .. })), "{asked:?}");
+        let Some(Question::Refused { error, method }) = ask("session/request_permission", "5")
+        else {
+            panic!("a client of MCP gets a question of ACP")
+        };
+        assert_eq!(method.as_str(), "session/request_permission");
+        let error: Value = serde_json::from_slice(&error).unwrap();
+        assert_eq!(
+            (&error["id"], &error["error"]["code"]),
+            (&json!(5), &json!(-32_601))
+        );
         let pong = Bytes::from_static(br#"{"jsonrpc":"2.0","id":8,"result":{}}"#);
         assert_eq!(ask("ping", "8"), Some(Question::Agent(pong)));
         let progress =

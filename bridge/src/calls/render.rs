@@ -9,7 +9,7 @@
 //! | a legacy message | FAILURE, REFUSE and the like: an error; AGREE: a part; else a result. The `payload` is the result |
 //! | a CloudEvent | its data, by this table; parts by `mcptype` and `isfinal` |
 //! | any other JSON | a result |
-//! | a JSON-RPC request | a part, for an MCP client; else the call fails |
+//! | a JSON-RPC request | a part, for an MCP client; else a question is refused, and any other fails the call |
 //!
 //! A caller of another family gets the agent's message unchanged. Source: docs/protocols/e2a.md §10.4,
 //! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
@@ -18,8 +18,9 @@ use std::borrow::Cow;
 
 use a2abus_models::Json;
 use a2abus_models::e2a::{
-    AgentResponse, AgentResponseChunk, CallMode, Caller, E2aResponse, Fold, FoldLimits, FoldStep,
-    FoldStepKind, JsonRpcId, Trust, strip_internal_keys,
+    AgentResponse, AgentResponseChunk, CallMode, Caller, E2aContext, E2aResponse, Fold, FoldLimits,
+    FoldStep, FoldStepKind, JsonRpcId, RecordOptions, Trust, encode_agent_chunk_for_wire,
+    strip_internal_keys,
 };
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, code, splice};
@@ -51,12 +52,14 @@ pub(crate) fn parts_of(
         Form::JsonRpc {
             id,
             progress,
+            accepts_parts,
             questions,
         } => {
             let reply = Reply {
                 request,
                 id,
                 progress: progress.as_ref(),
+                accepts_parts: *accepts_parts,
                 questions,
                 limits,
             };
@@ -120,6 +123,8 @@ struct Reply<'a> {
     id: &'a Text,
     /// The caller's own progress token.
     progress: Option<&'a Text>,
+    /// Whether the caller accepts parts that are results.
+    accepts_parts: bool,
     /// Which requests of the agent are parts of the answer.
     questions: &'a Questions,
     /// The limits of payloads where the answer was read.
@@ -139,7 +144,7 @@ impl Reply<'_> {
             }]);
         }
         let last = unit.is_last(self.request.streamed);
-        if unit.is_progress() && !self.request.streamed {
+        if unit.is_progress() && !self.accepts_parts {
             // It is not a JSON-RPC message, and the caller accepts only a whole answer.
             return Ok(Parts::new());
         }
@@ -302,7 +307,9 @@ impl Reply<'_> {
         if let Some(part) = self.pre_e2a_answer(&json) {
             return Ok(smallvec![part]);
         }
-        let mut record = match E2aResponse::parse(&json) {
+        let chunk = pre_e2a_chunk(&json);
+        let has_sequence = chunk.is_none();
+        let mut record = match chunk.map_or_else(|| E2aResponse::parse(&json), Ok) {
             Ok(record) if !record.response_kind.is_empty() => record,
             Ok(_) => return Err(bad("expected a response, but the record is an E2A request")),
             Err(error) => return Err(unusable(&error)),
@@ -313,25 +320,22 @@ impl Reply<'_> {
         }
         let fold = fold
             .get_or_insert_with(|| Fold::new(self.caller(), Trust::Trusted, FoldLimits::default()));
-        let steps = fold.take(record);
+        let steps = match has_sequence {
+            true => fold.take(record),
+            false => fold.append(record),
+        };
         Ok(steps
             .into_iter()
             .filter_map(|step| part_of_step(self.id, step))
             .collect())
     }
 
-    /// An answer in one of the formats that preceded E2A. Source: docs/protocols/e2a.md §8.
+    /// A whole answer in the format that preceded E2A. Source: docs/protocols/e2a.md §8.
     fn pre_e2a_answer(&self, json: &Json) -> Option<Part> {
-        if json.get("response_kind").is_some() {
+        if json.get("response_kind").is_some() || json.get("is_complete").is_some() {
             return None;
         }
-        let (payload, ok, last) = if json.get("is_complete").is_some() {
-            let chunk = AgentResponseChunk::parse(json).ok()?;
-            (chunk.payload, true, chunk.is_complete)
-        } else {
-            let response = AgentResponse::parse(json).ok()?;
-            (response.payload, response.ok, true)
-        };
+        let AgentResponse { payload, ok, .. } = AgentResponse::parse(json).ok()?;
         let data = payload.to_string();
         let body = if ok {
             result(self.id, data.as_bytes())
@@ -340,14 +344,14 @@ impl Reply<'_> {
             let message = text("error").or_else(|| text("message"));
             self.error(message.unwrap_or("Agent error"), data.as_bytes())
         };
-        Some(Part::new(body, last))
+        Some(Part::new(body, true))
     }
 
     /// The caller in the records of the agent, by the id that the agent repeats.
     fn caller(&self) -> Caller {
         Caller {
             id: JsonRpcId::from_json(&Json::from(self.request.id.to_string())),
-            mode: if self.request.streamed {
+            mode: if self.accepts_parts {
                 CallMode::Streaming
             } else {
                 CallMode::Unary
@@ -356,9 +360,27 @@ impl Reply<'_> {
     }
 }
 
+/// A part of an answer in the format that preceded E2A, as a record. Source: docs/protocols/e2a.md §8.
+fn pre_e2a_chunk(json: &Json) -> Option<E2aResponse> {
+    if json.get("response_kind").is_some() || json.get("is_complete").is_none() {
+        return None;
+    }
+    let chunk = AgentResponseChunk::parse(json).ok()?;
+    // Nobody sees these.
+    let none = Text::default();
+    let context = E2aContext {
+        now: &none,
+        converter: &none,
+        new_id: &none,
+    };
+    let options = RecordOptions::default();
+    Some(encode_agent_chunk_for_wire(&chunk, options, &context))
+}
+
 fn part_of_step(id: &Text, step: FoldStep) -> Option<Part> {
     let message = step.message?;
     let last = step.kind == FoldStepKind::Answer;
+    let is_question = message.get("method").is_some() && message.get("id").is_some();
     let body = match (message.get("result"), message.get("error")) {
         (Some(value), _) => result(id, value.to_string().as_bytes()),
         (None, Some(error)) => joined(&[
@@ -368,10 +390,13 @@ fn part_of_step(id: &Text, step: FoldStep) -> Option<Part> {
             error.to_string().as_bytes(),
             b"}",
         ]),
-        // A notification has no id.
+        // A notification, or a question with an id of the agent.
         (None, None) => message.to_string().into(),
     };
-    Some(Part::new(body, last))
+    Some(Part {
+        is_question,
+        ..Part::new(body, last)
+    })
 }
 
 #[derive(Deserialize)]

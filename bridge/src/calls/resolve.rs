@@ -338,7 +338,8 @@ impl Calls {
         let Some(id) = last_word(at.topic) else {
             return false;
         };
-        let error = CallError::no_responders();
+        // Whoever waits for the answer knows the subject.
+        let error = CallError::NoSubscriber(Text::from_static("its subject"));
         // The NATS server answers on the reply subject, which contains the token. Others do not know it.
         let message = || at.message.clone();
         let answered = self.resolve(at, id, message, |_, _| Some(Err(error)));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
-use a2abus_plugin::{MapOptions, Text, Unit};
+use a2abus_plugin::{MapOptions, Text, Unit, extension};
 use a2abus_transports::Header;
 use arc_swap::Guard;
 use bytes::Bytes;
@@ -42,7 +42,7 @@ pub struct CallLimits {
     pub timeout: Duration,
     /// The longest timeout that a caller may ask for.
     pub max_timeout: Duration,
-    /// How long a streamed answer may take in total; `timeout` limits the time between two parts.
+    /// How long an answer of several parts may take in total; `timeout` limits the time between two parts.
     pub stream_timeout: Duration,
     /// How long a client may take to answer a question of the agent.
     pub question_timeout: Duration,
@@ -83,6 +83,7 @@ pub struct Calls {
     pub(super) unsent: LogLimit,
     bad_answers: LogLimit,
     pub(super) gaps: LogLimit,
+    pub(super) refused_questions: LogLimit,
     /// Publishes copies for destinations that do not answer. These tasks may outlive their calls.
     pub(super) background: TaskTracker,
     pub(super) background_permits: Arc<Semaphore>,
@@ -105,6 +106,8 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// Whether `timeout` bounds only the first part of the answer. The rest may take as long as without it.
     pub bounds_first_part: bool,
+    /// Whether the caller accepts parts although the method does not stream. Source: docs/protocols/e2a.md §10.4.
+    pub accepts_parts: bool,
     /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
     /// The message key. Requests with the same key are published to the same Kafka partition. By default, each call has a
@@ -112,6 +115,16 @@ pub struct Request {
     pub key: Option<Bytes>,
     /// The caller's headers that are passed on.
     pub headers: Vec<Header>,
+}
+
+// === impl Request ===
+
+impl Request {
+    /// The method that the data of the CloudEvent name.
+    pub(super) fn method_in_data(&self) -> Option<Text> {
+        let data = self.data.as_ref()?;
+        data.extension_text(extension::A2A_METHOD).cloned()
+    }
 }
 
 // === impl Calls ===
@@ -158,6 +171,7 @@ impl Calls {
             ),
             bad_answers: log.limit(Level::WARN, "more answers of agents could not be used"),
             gaps: log.limit(Level::WARN, "more answers had missing E2A records"),
+            refused_questions: log.limit(Level::WARN, "more questions of agents were refused"),
             background: TaskTracker::new(),
             background_permits: Arc::new(Semaphore::new(
                 limits.max_pending.min(Semaphore::MAX_PERMITS),

@@ -1,4 +1,4 @@
-//! Metrics of HTTP requests, in addition to their status codes.
+//! Metrics of HTTP requests, in addition to their status codes, and of questions to callers.
 
 use prometheus::{Error, IntCounter, IntGauge};
 
@@ -42,6 +42,7 @@ pub(super) struct DoorMetrics {
     limited: Vec<IntCounter>,
     pub(super) mcp_streams: IntGauge,
     pub(super) mcp_subscriptions: IntGauge,
+    pub(super) questions_refused: IntCounter,
 }
 
 const KEYED: Definition = Definition {
@@ -55,7 +56,7 @@ const LIMITED: Definition = Definition {
     name: "a2abus_limited_requests_total",
     unit: "requests",
     labels: &["limit"],
-    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or over (an MCP client sent too many cancels, session ends, subscriptions and answers to questions, or has too many subscriptions).",
+    help: "Requests that were refused because of a limit: client (a2a.max_requests_per_client), context (a2a.max_tasks_per_context), or mcp_client (an MCP client sent too many cancels, session ends, subscriptions and answers to questions, or has too many subscriptions).",
 };
 
 const MCP_STREAMS: Definition = Definition {
@@ -72,6 +73,13 @@ const MCP_SUBSCRIPTIONS: Definition = Definition {
     help: "Subscriptions of MCP clients to resources of agents that this replica knows, counted every 5 s. Replicas that share the state count the same ones, so do not add their numbers.",
 };
 
+const QUESTIONS_REFUSED: Definition = Definition {
+    name: "a2abus_questions_refused_total",
+    unit: "questions",
+    labels: &[],
+    help: "Questions of agents that got an error, because the caller cannot be asked.",
+};
+
 // === impl DoorMetrics ===
 
 impl DoorMetrics {
@@ -82,9 +90,10 @@ impl DoorMetrics {
             .collect();
         Ok(Self {
             keyed: per_value(&on.counters(KEYED)?, &outcomes)?,
-            limited: per_value(&on.counters(LIMITED)?, &["client", "context", "over"])?,
+            limited: per_value(&on.counters(LIMITED)?, &["client", "context", "mcp_client"])?,
             mcp_streams: on.gauge(MCP_STREAMS)?,
             mcp_subscriptions: on.gauge(MCP_SUBSCRIPTIONS)?,
+            questions_refused: on.counter(QUESTIONS_REFUSED)?,
         })
     }
 

@@ -783,6 +783,7 @@ fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
         form: Form::JsonRpc {
             id: opened.id.clone(),
             progress: opened.progress.clone(),
+            accepts_parts: opened.streamed,
             questions: Questions::None,
         },
         streamed: opened.streamed,

@@ -30,9 +30,8 @@ mod waiting;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use a2abus_executor::{Agent, StoreError};
-use a2abus_plugin::protocol::jsonrpc::code;
-use a2abus_plugin::{Event, EventId, Hint, Ids, MapContext, Mapped, Text, extension};
+use a2abus_executor::{Agent, Json, StoreError};
+use a2abus_plugin::{Event, EventId, Hint, Ids, Limits, MapContext, Mapped, Text, extension};
 use a2abus_transports::{Consumer, Delivery, Message, Origin};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -45,7 +44,7 @@ use tracing::Level;
 
 use self::answer::{Disposition, EventFactory, WorkflowAnswer};
 use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
-use self::assembly::{Added, Assemblies, Budget, CompleteWorkflow, Incomplete};
+use self::assembly::{Added, Assemblies, Budget, CompleteWorkflow, GivenUp, Incomplete};
 use self::client::{AnswerTopics, Envelope, WorkflowClient, header_of_line};
 use self::refused::WorkflowRefusal;
 use self::waiting::{CancellableRequests, Entry, StopSignals};
@@ -55,8 +54,9 @@ use crate::bus::deadletter::{Reason, Stage};
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
+use crate::calls::callid::without_token;
 use crate::calls::reply_address::{self, AllowedReplyAddresses};
-use crate::config::BindingConfig;
+use crate::config::{BindingConfig, WorkflowsConfig};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics;
 use crate::pipeline::held::Held;
@@ -106,8 +106,89 @@ struct Log {
     answers: LogLimit,
 }
 
+/// Why the executor does not execute the request in a message.
+#[derive(Debug)]
+pub(crate) struct NotExecuted {
+    /// The reason of the dead letter, or the code of the error.
+    pub(crate) code: String,
+    pub(crate) detail: String,
+    /// Whether the requester gets an error, and nothing becomes a dead letter.
+    pub(crate) is_answered: bool,
+}
+
 /// Requests that are being served.
 type RequestTasks<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
+
+// === impl NotExecuted ===
+
+impl NotExecuted {
+    /// Why the executor of `config` does not execute the request in an event; `None` if it does. `inside` describes the
+    /// data of the event, `message` is the one that contains it, and `named` are the reply addresses that it may name.
+    pub(crate) fn of(
+        (event, inside): (&Event, Option<&Mapped>),
+        message: &Message,
+        limits: &Limits,
+        named: AllowedReplyAddresses,
+        config: &WorkflowsConfig,
+    ) -> Option<Self> {
+        let places = AnswerTopics {
+            named,
+            replies: None,
+            progress: None,
+        };
+        let envelope = Envelope {
+            message,
+            limits,
+            headers: &[],
+            reply_to: None,
+            places: &places,
+            rpc: config.rpc,
+            collaboration_id: None,
+            place: None,
+        };
+        let (code, detail, is_answered) = match asked(&config.agent, event, inside, envelope) {
+            Ok(Ask::Run(_) | Ask::Line(..) | Ask::Cancel(_)) => return None,
+            Ok(Ask::Refuse(_, refused)) => {
+                let message = refused.error.get("message").and_then(Json::as_str);
+                let message = message.unwrap_or_default().to_owned();
+                (refused.code().to_owned(), message, true)
+            }
+            Ok(Ask::Forbidden(_, refused)) => {
+                let code = reply_address::Refused::REASON;
+                (code.to_owned(), refused.to_string(), false)
+            }
+            Err(why) => (why.code.to_owned(), why.detail.to_owned(), false),
+        };
+        Some(Self {
+            code,
+            detail,
+            is_answered,
+        })
+    }
+}
+
+/// Reads the request to this executor in an event. `inside` describes its data.
+fn asked(
+    executor: &Text,
+    event: &Event,
+    inside: Option<&Mapped>,
+    envelope: Envelope<'_>,
+) -> Result<Ask, NotAWorkflow> {
+    match event.extension_text(extension::TARGET_AGENT) {
+        Some(target) if target != executor => Err(NotAWorkflow::OTHER_AGENT),
+        _ => Ask::of(event, inside, envelope),
+    }
+}
+
+/// What a binding with this hint knows about the data of an event.
+pub(crate) fn hint_of_data(hint: &Hint, event: &Event) -> Hint {
+    let mut hint = hint.clone();
+    hint.collaboration_id = event.extension_text(extension::COLLABORATION_ID).cloned();
+    if let Some(content_type) = event.datacontenttype() {
+        hint.header("content-type", content_type);
+    }
+    hint
+}
 
 // === impl WorkflowBinding ===
 
@@ -191,19 +272,19 @@ impl WorkflowBinding {
 
     /// Answers incomplete workflows that stop waiting for lines.
     fn give_up<'a>(&'a self, assemblies: &mut Assemblies, work: &RequestTasks<'a>) {
-        for (part, why) in assemblies.given_up() {
+        for given_up in assemblies.given_up() {
+            let GivenUp { part, why, arrived } = given_up;
             self.workflows.refused(match why {
                 Incomplete::Idle | Incomplete::Overdue => metrics::RefusalReason::Expired,
                 Incomplete::Crowded => metrics::RefusalReason::Busy,
             });
             if let Some(suppressed) = self.log.incomplete.allow() {
-                let requester = part
-                    .job
-                    .client
-                    .requester
-                    .as_ref()
-                    .map_or("unknown", Text::as_str);
-                tracing::warn!(binding = %self.intake.name, requester, suppressed,
+                let client = &part.job.client;
+                let requester = client.requester.as_ref().map_or("unknown", Text::as_str);
+                let named = client.collaboration_id.as_ref();
+                let named = named.map(|id| shortened(&without_token(id)));
+                let collaborationid = named.as_deref();
+                tracing::warn!(binding = %self.intake.name, requester, collaborationid, lines = %arrived, suppressed,
                     "an incomplete workflow (sent line by line) is not executed: {}", why.message());
             }
             let answer = WorkflowAnswer::refused(why.refused());
@@ -285,7 +366,10 @@ impl WorkflowBinding {
             Some(refused) => (refused.bytes.clone(), refused.index, of_unit),
             None => (whole.message.body.clone().unwrap_or_default(), 0, whole),
         };
-        let event = self.intake.wrapped(&bytes, index, context);
+        let mut event = self.intake.wrapped(&bytes, index, context);
+        if let Refusal::Unreadable(_, sender) = refusal {
+            sender.describe(&mut event);
+        }
         WorkflowClient::waiting(&event, envelope)
     }
 
@@ -299,11 +383,7 @@ impl WorkflowBinding {
 
     /// Reads the request in a CloudEvent.
     fn event(&self, event: &Event, envelope: Envelope<'_>) -> Result<Ask, Rejected> {
-        let mut hint = self.intake.hint.clone();
-        hint.collaboration_id = event.extension_text(extension::COLLABORATION_ID).cloned();
-        if let Some(content_type) = event.datacontenttype() {
-            hint.header("content-type", content_type);
-        }
+        let hint = hint_of_data(&self.intake.hint, event);
         // Malformed text may still be a workflow; then the answer explains the fault.
         let inside = self.intake.inside(event, &hint, envelope.limits);
         self.ask(event, inside.as_ref(), envelope)
@@ -316,17 +396,8 @@ impl WorkflowBinding {
         inside: Option<&Mapped>,
         envelope: Envelope<'_>,
     ) -> Result<Ask, Rejected> {
-        self.addressed(event)
-            .and_then(|()| Ask::of(event, inside, envelope))
+        asked(self.workflows.name(), event, inside, envelope)
             .map_err(|why| Rejected::new(why, event, inside, envelope))
-    }
-
-    /// Whether the event is for this executor.
-    fn addressed(&self, event: &Event) -> Result<(), NotAWorkflow> {
-        match event.extension_text(extension::TARGET_AGENT) {
-            Some(target) if target != self.workflows.name() => Err(NotAWorkflow::OTHER_AGENT),
-            _ => Ok(()),
-        }
     }
 
     fn begin<'a>(
@@ -469,6 +540,7 @@ impl WorkflowBinding {
     /// Answers a request, then settles.
     async fn conclude(&self, whole: CompleteWorkflow, answer: WorkflowAnswer) {
         let CompleteWorkflow { job, held } = whole;
+        let answer = answer.of_request(&job);
         if let Some(first) = held.first() {
             self.answer(&job.client, job.action, &answer, first).await;
         }
@@ -514,8 +586,7 @@ impl WorkflowBinding {
         client: Option<Box<WorkflowClient>>,
     ) {
         if let Some(client) = client {
-            let (code, detail) = (code::INVALID_REQUEST, reason.detail.clone());
-            let refused = WorkflowRefusal::request(code, reason.code, detail);
+            let refused = WorkflowRefusal::message(reason.code, reason.detail.clone());
             self.workflows.refused(refused.counts_as());
             let answer = WorkflowAnswer::refused(refused);
             self.answer(&client, Action::Execute, &answer, &held).await;
@@ -613,6 +684,12 @@ fn stable_ids(message: Option<Text>) -> impl Fn() -> EventId {
         let numbered = numbered.and_then(Result::ok);
         numbered.unwrap_or_else(crate::clock::new_event_id)
     }
+}
+
+/// A name of a client, for a log line.
+fn shortened(name: &str) -> String {
+    const MAX_CHARS: usize = 100;
+    name.chars().take(MAX_CHARS).collect()
 }
 
 /// The workflow to which the lines in the body of a message belong.

@@ -431,23 +431,26 @@ impl UnsafeMark {
 /// Stores the final record. The answer is correct either way, and recording that the execution ended matters more than
 /// its results. A store that is only slow gets the whole record later.
 async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-    match save_now(inner, agent, stored).await {
-        Err(error) if !error.0.is::<StoreDelayed>() => {
-            save_now(inner, agent, &stored.without_values()).await
-        }
-        saved => saved,
-    }
-}
-
-async fn save_now(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
-    let clock = inner.shared.environment.clock.as_ref();
-    let saved = inner.archive.save_last(agent, stored, clock).await;
-    saved.inspect_err(|error| {
+    let (archive, clock) = (&inner.archive, inner.shared.environment.clock.as_ref());
+    let error = match archive.save_last(agent, stored, clock).await {
+        Err(error) if !error.0.is::<StoreDelayed>() => error,
         // `record_end` logs what is stored later.
-        if !error.0.is::<StoreDelayed>() {
-            not_stored(error, agent, stored.record.execution_id());
+        saved => return saved,
+    };
+    let execution_id = stored.record.execution_id();
+    let reduced = archive
+        .save_last(agent, &stored.without_values(), clock)
+        .await;
+    match &reduced {
+        Ok(()) => stored_without_results(&error, agent, execution_id),
+        // `record_end` logs what is stored later.
+        Err(last) if last.0.is::<StoreDelayed>() => {}
+        Err(last) => {
+            not_stored(&error, agent, execution_id);
+            not_stored(last, agent, execution_id);
         }
-    })
+    }
+    reduced
 }
 
 /// An execution that has ended. If it is dropped before its end is recorded, it logs an error.
@@ -500,7 +503,7 @@ impl UnrecordedEnd {
                 true
             }
             Err(error) => {
-                not_stored(&error, agent, execution_id);
+                stored_without_results(&error, agent, execution_id);
                 false
             }
         };
@@ -536,6 +539,14 @@ fn not_begun(error: StoreError, agent: &Text, execution_id: &Text) -> Refusal {
     }
     not_stored(&error, agent, execution_id);
     Refusal::Store(error)
+}
+
+/// Reports that the end of an execution is recorded, but not its values.
+fn stored_without_results(error: &StoreError, agent: &Text, execution_id: &Text) {
+    tracing::warn!(
+        %agent, %execution_id, error = %error.0,
+        "the record of an execution is stored without its results (`results_removed`): the requester has got them, but a request that is sent again does not; let workflows return less, or let the store accept larger records (a log on a bus: larger messages)"
+    );
 }
 
 fn not_stored(error: &StoreError, agent: &Text, execution_id: &Text) {

@@ -106,6 +106,8 @@ pub struct Fold {
     held: BTreeMap<u64, Held>,
     held_bytes: usize,
     folded: Folded,
+    /// The number of parts that went into `folded`.
+    collected: u32,
     gapped: bool,
 }
 
@@ -135,6 +137,7 @@ impl Fold {
             held: BTreeMap::new(),
             held_bytes: 0,
             folded: Folded::new(limits.max_folded_bytes),
+            collected: 0,
             gapped: false,
         }
     }
@@ -155,6 +158,18 @@ impl Fold {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.held_bytes + self.folded.bytes()
+    }
+
+    /// How many parts were collected for a caller of one answer. Questions do not count.
+    #[must_use]
+    pub fn collected(&self) -> u32 {
+        self.collected
+    }
+
+    /// Adds a record of a format without sequence numbers, as the next one.
+    pub fn append(&mut self, mut record: E2aResponse) -> Vec<FoldStep> {
+        record.sequence = i64::try_from(self.next).unwrap_or(i64::MAX);
+        self.take(record)
     }
 
     /// Adds a record. Returns the results of this record and of those that waited for it. Source: docs/protocols/e2a.md
@@ -257,6 +272,8 @@ impl Fold {
             Phase::Open => {
                 if self.caller.mode == CallMode::Unary {
                     self.folded.absorb(record);
+                    let is_part = !record.is_question();
+                    self.collected = self.collected.saturating_add(is_part.into());
                 }
                 (FoldStepKind::Part, part_for(&self.caller, record))
             }

@@ -4,8 +4,8 @@ use crate::e2a::a2a::e2a_response_to_a2a_stream_payload;
 use crate::e2a::acp::{acp_projection, error_of_body, is_integer, response};
 use crate::e2a::constants::{
     CODE_RESPONSE_TOO_LARGE, DELTA_TEXT, EVENT_CHAT_FINAL, KIND_A2A_MESSAGE, KIND_A2A_STREAM_EVENT,
-    KIND_A2A_TASK, KIND_ACP_JSONRPC_ERROR, KIND_ACP_OUTPUT_REQUEST, KIND_ACP_PROMPT_RESULT,
-    KIND_ACP_SESSION_UPDATE, KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, STATUS_FAILED,
+    KIND_A2A_TASK, KIND_ACP_JSONRPC_ERROR, KIND_ACP_PROMPT_RESULT, KIND_ACP_SESSION_UPDATE,
+    KIND_CHUNK, KIND_COMPLETE, KIND_ERROR, STATUS_FAILED,
 };
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::JsonRpcId;
@@ -26,7 +26,7 @@ pub struct Caller {
 /// Whether a caller accepts parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
-    /// No: one response only.
+    /// No: one response only, besides the questions of the agent.
     Unary,
     /// Yes: parts as they arrive, then a response.
     Streaming,
@@ -35,7 +35,7 @@ pub enum CallMode {
 /// The reply to a caller for one record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
-    /// Nothing: the caller accepts no parts.
+    /// Nothing: the caller accepts no parts, and the record asks nothing.
     Nothing,
     /// A part: a notification, a response that is not final, or a request of the agent.
     Part(Object),
@@ -197,15 +197,17 @@ pub fn reply_for(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Repl
     })
 }
 
-/// The reply to a streaming caller for a record that does not end the call.
+/// The part for a record that does not end the call. A caller of one answer gets only the questions of the agent,
+/// because the agent waits for their answers.
 pub(super) fn part_for(caller: &Caller, record: &E2aResponse) -> Reply {
-    if caller.mode == CallMode::Unary {
+    let is_question = record.is_question();
+    if caller.mode == CallMode::Unary && !is_question {
         return Reply::Nothing;
     }
     Reply::Part(match record.response_kind.as_str() {
         KIND_ACP_SESSION_UPDATE => session_update(record),
         // Already a JSON-RPC request with an id of the agent.
-        KIND_ACP_OUTPUT_REQUEST => record.body.clone(),
+        _ if is_question => record.body.clone(),
         _ => {
             let event = e2a_response_to_a2a_stream_payload(record).map(Json::Object);
             let result = event.unwrap_or_else(|| kind_and_body(record));

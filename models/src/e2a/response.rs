@@ -1,8 +1,9 @@
 //! The response record. Source: docs/protocols/e2a.md §3.
 
 use crate::e2a::constants::{
-    KIND_COMPLETE, PROTOCOL_VERSION, STATUS_IN_PROGRESS, WIRE_INTERNAL_METADATA_KEYS,
-    WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY, WIRE_SERVER_PUSH_KEY,
+    KIND_ACP_OUTPUT_REQUEST, KIND_COMPLETE, PROTOCOL_VERSION, STATUS_IN_PROGRESS,
+    WIRE_INTERNAL_METADATA_KEYS, WIRE_LEGACY_AGENT_CHUNK_KEY, WIRE_LEGACY_AGENT_RESPONSE_KEY,
+    WIRE_SERVER_PUSH_KEY,
 };
 use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::{IdentityOrigin, JsonRpcId, Provenance};
@@ -105,6 +106,17 @@ impl E2aResponse {
             .get(WIRE_SERVER_PUSH_KEY)
             .and_then(Json::as_bool)
             .unwrap_or_default()
+    }
+
+    /// Whether it contains a JSON-RPC request of the agent, whose answer the agent waits for.
+    #[must_use]
+    pub fn is_question(&self) -> bool {
+        let member = |name| self.body.get(name);
+        let is_id = |id: &Json| JsonRpcId::from_json(id).is_some();
+        self.response_kind == KIND_ACP_OUTPUT_REQUEST
+            && member("jsonrpc").and_then(Json::as_str) == Some("2.0")
+            && member("method").and_then(Json::as_str).is_some()
+            && member("id").is_some_and(is_id)
     }
 
     /// Whether it is an `e2a.complete` without a result, which only ends a stream.

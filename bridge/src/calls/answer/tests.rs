@@ -1,6 +1,7 @@
 //! Calls that lose their bus while they wait.
 
 use std::future::pending;
+use std::sync::Mutex;
 
 use super::*;
 use crate::bus::Buses;
@@ -9,6 +10,7 @@ use crate::bus::outbound::Outbound;
 use crate::calls::AnswerOutcome;
 use crate::calls::callid::Replica;
 use crate::calls::cancel::Canceller;
+use crate::calls::pending::{Entry, Fingerprint, Form};
 use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::service::CallLimits;
@@ -67,11 +69,7 @@ fn unconfirmed(calls: &Arc<Calls>) -> (Box<Answer>, mpsc::Sender<Box<CallerMessa
         id,
         parts,
         cancel: Cancel::new(id, Dialect::JsonRpc, None, &[]),
-        timeouts: Timeouts {
-            first: LONG,
-            part: LONG,
-            last: LONG,
-        },
+        timeouts: Timeouts::new(LONG, LONG),
         is_rpc: false,
         may_have_arrived: Arc::new(AtomicBool::new(true)),
         client: None,
@@ -143,4 +141,56 @@ async fn an_unconfirmed_request_without_an_answer_fails_with_its_bus() {
     let failed = answer.next().await.unwrap();
     let is_lost = matches!(failed, Err(CallError::AnswerLost(_)));
     assert!(is_lost, "{failed:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_begins_to_come_in_parts_has_the_time_of_a_stream() {
+    let calls = calls();
+    let (mut answer, bus) = unconfirmed(&calls);
+    answer.begun_deadline = answer.last_deadline + LONG;
+    assert!(answer.time_left() <= LONG);
+    send(&bus, Ok(Part::new("first".into(), false))).await;
+    answer.next().await.unwrap().unwrap();
+    assert!(answer.time_left() > LONG);
+    assert!(answer.next_deadline() < answer.last_deadline);
+}
+
+/// The caller gets only one answer, but its agent is at work.
+#[tokio::test(start_paused = true)]
+async fn collected_parts_extend_the_time_and_are_counted() {
+    let calls = calls();
+    let (mut answer, bus) = unconfirmed(&calls);
+    let budget = calls.budget().for_client(None);
+    let entry = Entry {
+        parts: bus,
+        request: Arc::new(CallRequest {
+            form: Form::Untouched,
+            streamed: false,
+            agent: Text::default(),
+            id: answer.id,
+            fingerprint: Fingerprint::none(),
+            progress: Mutex::default(),
+        }),
+        bus: None,
+        is_kept: AtomicBool::new(false),
+        may_have_arrived: Arc::default(),
+        line: None,
+        shares: Vec::new(),
+        _charge: budget.charge(0).unwrap(),
+        budget,
+    };
+    assert!(calls.pending().register(answer.call_id(), entry));
+    answer.deadline = Instant::now();
+    let nothing = calls.pending().hand_over(answer.call_id(), |_, progress| {
+        progress.collected = Some((3, Instant::now()));
+        None
+    });
+    assert_eq!(nothing, HandOver::Nothing);
+    let began = tokio::time::Instant::now();
+    let failed = answer.next().await.unwrap().unwrap_err();
+    assert!(began.elapsed() > LONG / 2, "{:?}", began.elapsed());
+    assert_eq!(
+        failed.to_string(),
+        "the agent did not end its answer: nothing came for 60000 ms after part 3"
+    );
 }

@@ -42,7 +42,7 @@ pub(super) enum ProgressMessage {
 /// The answer to a request.
 #[derive(Debug)]
 pub(super) struct WorkflowAnswer {
-    /// The id of the execution; `None` if none was started.
+    /// The id of the execution, or the one that the workflow names; `None` if there is none.
     pub(super) execution_id: Option<Text>,
     /// The number of events before it.
     pub(super) seq: i32,
@@ -125,6 +125,17 @@ impl WorkflowAnswer {
         }
     }
 
+    /// Adds the `executionId` of the workflow, if nothing was executed and the client has named one.
+    pub(super) fn of_request(self, job: &Job) -> Self {
+        if self.execution_id.is_some() || matches!(self.content, Content::Result { .. }) {
+            return self;
+        }
+        Self {
+            execution_id: job.named().cloned(),
+            ..self
+        }
+    }
+
     /// The result of a validation.
     pub(super) fn report(report: &Json) -> Self {
         let reduced = Json::object([
@@ -159,8 +170,7 @@ impl WorkflowAnswer {
 
     /// The answer of a workflow that was cancelled before all its lines had arrived.
     pub(super) fn cancelled(job: &Job) -> Self {
-        let known = job.execution_id.as_ref();
-        let execution_id = known.or(job.client.collaboration_id.as_ref());
+        let execution_id = job.named();
         let failure = Failure::new(
             FailureCode::Cancelled,
             "cancelled before all its lines had arrived",
@@ -260,14 +270,12 @@ impl EventFactory {
         let body = match &client.form {
             AnswerForm::Events => {
                 event.set(extension::A2A_METHOD, action.method())?;
-                let execution = answer
-                    .execution_id
-                    .as_ref()
-                    .or(client.collaboration_id.as_ref());
-                let execution = execution.unwrap_or(&client.identity);
-                event.set(extension::COLLABORATION_ID, execution.clone())?;
+                let execution = answer.execution_id.as_ref();
+                let correlation = execution.or(client.collaboration_id.as_ref());
+                let correlation = correlation.unwrap_or(&client.identity);
+                event.set(extension::COLLABORATION_ID, correlation.clone())?;
                 self.sign_as_executor(&mut event, answer.seq)?;
-                as_data(answer, execution, size)
+                as_data(answer, execution.or(client.named()), size)
             }
             AnswerForm::JsonRpc(token) => {
                 event.set(extension::PROTOCOL, "A2A")?;
@@ -311,13 +319,13 @@ impl EventFactory {
     }
 }
 
-fn as_data(answer: &WorkflowAnswer, execution_id: &Text, size: AnswerSize) -> Bytes {
+fn as_data(answer: &WorkflowAnswer, execution_id: Option<&Text>, size: AnswerSize) -> Bytes {
     match (&answer.content, size) {
         (Content::Result { whole, .. }, AnswerSize::Whole) => whole.clone(),
         (Content::Result { reduced, .. }, AnswerSize::Reduced) => reduced.clone(),
         (Content::Refused(refused), _) => {
             let members = [
-                ("execution_id", Json::from(execution_id.clone())),
+                ("execution_id", Json::from(execution_id.cloned())),
                 ("status", "failed".into()),
                 ("error", refused.error.clone()),
             ];

@@ -160,10 +160,13 @@ impl Ask {
         match ask {
             // Refuse an invalid deadline rather than run without one.
             Self::Run(job) if job.client.deadline.is_none() && expiry.is_some() => {
-                let message = "expirytime must be an RFC 3339 time";
-                let invalid = code::INVALID_PARAMS;
-                let refused =
-                    WorkflowRefusal::request(invalid, "invalid_request", message.to_owned());
+                let refused = WorkflowRefusal::new(
+                    code::INVALID_PARAMS,
+                    "ValidationError",
+                    "invalid_request",
+                    "expirytime must be an RFC 3339 time".to_owned(),
+                    "send a time such as 2030-01-31T12:00:00Z, or leave it out",
+                );
                 Ok(Self::Refuse(Box::new(job.client), refused))
             }
             ask => Ok(ask),
@@ -285,8 +288,13 @@ fn call(mut client: WorkflowClient, id: Option<&Id>, bytes: &Bytes) -> Result<As
         (EXECUTE | VALIDATE, None) => Err(NotAWorkflow::NO_ID),
         (_, Some(_)) => {
             let message = format!("the executor knows the methods {EXECUTE} and {VALIDATE}");
-            let refused =
-                WorkflowRefusal::request(code::METHOD_NOT_FOUND, "unknown_method", message);
+            let refused = WorkflowRefusal::new(
+                code::METHOD_NOT_FOUND,
+                "ValidationError",
+                "unknown_method",
+                message,
+                "call one of these methods",
+            );
             Ok(Ask::Refuse(Box::new(client), refused))
         }
         (_, None) => Err(NotAWorkflow::OTHER),
@@ -365,8 +373,16 @@ impl Job {
                 WorkflowRefusal::request(code::INVALID_PARAMS, "invalid_request", message.into());
             Ask::Refuse(Box::new(client), refused)
         };
-        let Some(workflow) = params.get("workflow").and_then(Json::as_str) else {
-            return refuse(client, "workflow is missing: the JSON Lines, as one string");
+        if let Some(name) = unknown_member(params) {
+            let known = MEMBERS.join(", ");
+            return refuse(client, &format!("unknown member {name}; known are {known}"));
+        }
+        let workflow = match params.get("workflow") {
+            Some(Json::String(workflow)) => workflow,
+            None | Some(Json::Null) => {
+                return refuse(client, "workflow is missing: the JSON Lines, as one string");
+            }
+            Some(_) => return refuse(client, "workflow must be a string, the JSON Lines"),
         };
         let input = match params.get("input") {
             None | Some(Json::Null) => Object::default(),
@@ -398,6 +414,20 @@ impl Job {
     }
 }
 
+/// The members of a request. `async` and `session` are only for REST.
+const MEMBERS: [&str; 5] = ["workflow", "input", "level", "onError", "validate"];
+
+/// A member that is not known, shortened for a message: if it were ignored, a misspelt one would run the workflow
+/// differently than intended. Those that begin with `_`, such as `_agentId` and `_meta`, are for others.
+fn unknown_member(params: &Json) -> Option<String> {
+    const MAX_CHARS: usize = 100;
+    let mut names = params.as_object()?.iter().map(|(name, _)| name.as_str());
+    let is_unknown = |name: &&str| !MEMBERS.contains(name) && !name.starts_with('_');
+    let name = names.find(is_unknown)?;
+    let shown: String = name.chars().take(MAX_CHARS).collect();
+    Some(format!("{shown:?}"))
+}
+
 /// The value of a member that must be one of several words; the default if it is absent.
 fn named_value<T: Default>(
     params: &Json,
@@ -422,6 +452,14 @@ impl Job {
                 .slice_ref(&lines[begins.map_or(0, |end| end + 1)..]);
             self.execution_id = Document::parse(&begin, limits).execution_id().cloned();
         }
+    }
+
+    /// The id by which an answer names it if nothing is executed: its `executionId`, or else the `collaborationid`.
+    pub(super) fn named(&self) -> Option<&Text> {
+        let collaboration_id = self.client.collaboration_id.as_ref();
+        let own = self.execution_id.as_ref();
+        own.filter(|id| Some(*id) != collaboration_id)
+            .or(self.client.named())
     }
 
     /// The names that can cancel it.

@@ -7,7 +7,7 @@
 //! of it. When that is used up, the oldest workflow of the requester that holds most is answered as incomplete. None
 //! waits longer than [`LIFETIME`]. Source: docs/protocols/a2e-workflows.md §11.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +62,15 @@ pub(super) enum Added {
     Cancelled(CompleteWorkflow),
     /// Its workflow was answered before.
     Late(Arc<Held>),
+}
+
+/// An incomplete workflow that is answered.
+#[derive(Debug)]
+pub(super) struct GivenUp {
+    pub(super) part: CompleteWorkflow,
+    pub(super) why: Incomplete,
+    /// The lines that have arrived, for people.
+    pub(super) arrived: String,
 }
 
 /// Why an incomplete workflow is answered.
@@ -215,7 +224,7 @@ impl Assemblies {
     }
 
     /// The workflows that have timed out, and those for which there is no room. Forgets those that are over.
-    pub(super) fn given_up(&mut self) -> Vec<(CompleteWorkflow, Incomplete)> {
+    pub(super) fn given_up(&mut self) -> Vec<GivenUp> {
         let now = Instant::now();
         let due = self.open.extract_if(|_, assembly| assembly.due() <= now);
         let mut given_up: Vec<(Assembly, Incomplete)> = due
@@ -238,7 +247,11 @@ impl Assemblies {
         given_up
             .into_iter()
             .filter(|(assembly, _)| is_ours(assembly))
-            .filter_map(|(assembly, why)| Some((assembly.into_whole()?, why)))
+            .filter_map(|(assembly, why)| {
+                let arrived = assembly.arrived();
+                let part = assembly.into_whole()?;
+                Some(GivenUp { part, why, arrived })
+            })
             .collect()
     }
 
@@ -302,7 +315,12 @@ impl Incomplete {
             Self::Idle | Self::Overdue => ("TimeoutError", "incomplete_workflow"),
             Self::Crowded => ("ExecutionError", "too_many_incomplete"),
         };
-        let suggestion = "send the workflow as one event";
+        let suggestion = match self {
+            Self::Idle | Self::Overdue => {
+                "send the workflow as one event; if several replicas read this topic, another one may have the other lines: on Kafka, give all lines of a workflow the same key"
+            }
+            Self::Crowded => "send the workflow as one event",
+        };
         WorkflowRefusal::new(
             code::INTERNAL_ERROR,
             kind,
@@ -383,6 +401,29 @@ impl Assembly {
             self.is_lacking = self.checks >= MAX_CHECKS;
         }
         self.begin = Some(job);
+    }
+
+    /// Which lines have arrived: how many, the first few of their numbers, and whether the last one is among them.
+    fn arrived(&self) -> String {
+        const MAX_SHOWN: usize = 16;
+        let begin = self.begin.iter().map(|begin| begin.client.seq);
+        let all = self.lines.iter().map(|line| line.client.seq).chain(begin);
+        let seqs: BTreeSet<i64> = all.flatten().collect();
+        let shown = seqs.iter().take(MAX_SHOWN).map(i64::to_string);
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        let more = seqs.len().saturating_sub(MAX_SHOWN);
+        let count = self.lines.len() + usize::from(self.begin.is_some());
+        let begin = match self.begin {
+            Some(_) => "with",
+            None => "without",
+        };
+        match (shown.is_empty(), more) {
+            (true, _) => format!("{count} {begin} beginExecution, no seq"),
+            (false, 0) => format!("{count} {begin} beginExecution, seq {shown}"),
+            (false, more) => {
+                format!("{count} {begin} beginExecution, seq {shown} and {more} more")
+            }
+        }
     }
 
     /// When it times out.
@@ -618,6 +659,28 @@ mod tests {
         assert!(!assembly.is_whole(&limits));
         assembly.begin_with(begin(2, "w"));
         assert!(assembly.is_whole(&limits), "another line is checked again");
+    }
+
+    #[test]
+    fn an_incomplete_workflow_shows_which_lines_have_arrived() {
+        let mut assembly = Assembly::new();
+        let line = |seq| Line::new(client(seq), Bytes::from_static(b"{}"));
+        assembly.add(line(2));
+        assembly.add(line(0));
+        assert_eq!(assembly.arrived(), "2 without beginExecution, seq 0, 2");
+        assembly.begin_with(begin(3, "w"));
+        assert_eq!(assembly.arrived(), "3 with beginExecution, seq 0, 2, 3");
+        (4..20).for_each(|seq| assembly.add(line(seq)));
+        let shown = assembly.arrived();
+        assert!(shown.ends_with(", 15, 16 and 3 more"), "{shown}");
+
+        let mut assembly = Assembly::new();
+        let unnumbered = WorkflowClient {
+            seq: None,
+            ..client(0)
+        };
+        assembly.add(Line::new(unnumbered, Bytes::from_static(b"{}")));
+        assert_eq!(assembly.arrived(), "1 without beginExecution, no seq");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use a2abus_transports::{Address, Header, Message, Topic};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use crate::calls::callid::ReplyId;
 use crate::calls::reply::spring;
 use crate::calls::reply_address::{self, AllowedReplyAddresses, attribute_header};
 
@@ -148,6 +149,13 @@ impl WorkflowClient {
         let waits = envelope.reply_to.is_some() || reply_place_of(event, envelope).is_some();
         let client = (waits && !is_answer).then(|| Box::new(Self::of(event, envelope)));
         client.filter(|client| client.reply_to.is_some())
+    }
+
+    /// The `collaborationid` by which the client names its workflow. That of a call of a bridge is its reply id, which
+    /// only the agent of the call may know.
+    pub(super) fn named(&self) -> Option<&Text> {
+        let own = self.collaboration_id.as_ref();
+        own.filter(|id| id.parse::<ReplyId>().is_err())
     }
 
     /// The id of an execution whose workflow has none. It stays the same when the request is redelivered.

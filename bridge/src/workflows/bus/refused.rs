@@ -51,7 +51,19 @@ impl WorkflowRefusal {
         }
     }
 
-    /// The request cannot be read.
+    /// The message is not a request to the executor.
+    pub(super) fn message(code: &str, message: String) -> Self {
+        let suggestion = "send the JSON Lines of a workflow as the body, or as params.workflow of the JSON-RPC method workflows/execute";
+        Self::new(
+            code::INVALID_REQUEST,
+            "ValidationError",
+            code,
+            message,
+            suggestion,
+        )
+    }
+
+    /// The parameters of the request, or the request in the form of REST, cannot be read.
     pub(super) fn request(rpc_code: i32, code: &str, message: String) -> Self {
         let suggestion =
             "send {\"workflow\": \"<JSON Lines>\"}, with input, onError and level if needed";

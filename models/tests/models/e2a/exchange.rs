@@ -172,6 +172,42 @@ fn a_long_stream_reaches_a_streaming_caller_in_order() {
     assert_eq!(messages, 10_000 + 1 + 1);
 }
 
+/// The agent waits for the answer to its question.
+#[test]
+fn a_caller_of_one_answer_gets_questions_and_no_other_part() {
+    let question = r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission"}"#;
+    let asked = |sequence: i64, body: &str| {
+        record(&format!(
+            r#"{{"sequence":{sequence},"response_kind":"acp.output_request","body":{body}}}"#
+        ))
+    };
+    let mut fold = fold(CallMode::Unary);
+    let records = [
+        part(0, "a"),
+        asked(1, question),
+        // These ask nothing.
+        asked(2, r#"{"jsonrpc":"2.0","method":"m"}"#),
+        asked(3, r#"{"id":9,"method":"m"}"#),
+        end(4, "{}"),
+    ];
+    let steps = take(&mut fold, records);
+    let messages = steps.iter().filter_map(|step| step.message.as_ref());
+    let messages: Vec<_> = messages.map(ToString::to_string).collect();
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":{"content":"a"}}"#;
+    assert_eq!(messages, [question, answer]);
+    assert_eq!(fold.collected(), 3);
+}
+
+#[test]
+fn records_without_a_sequence_are_appended() {
+    let mut fold = fold(CallMode::Unary);
+    for text in ["a", "b"] {
+        assert_eq!(kinds(&fold.append(part(0, text))), [FoldStepKind::Part]);
+    }
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":{"content":"ab"}}"#;
+    assert_eq!(answers(&fold.append(end(0, "{}"))), [answer]);
+}
+
 #[test]
 fn a_push_is_accepted_only_from_a_trusted_peer() {
     let caller = Caller {
