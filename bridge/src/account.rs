@@ -96,9 +96,10 @@ impl Account {
         }
     }
 
-    /// Sets the agent of the call. `is_known`: a route names it.
-    pub(crate) fn is_for(&mut self, event: &Event, is_known: bool) {
-        (self.agent, self.method) = (agent_of(event), method_of(event));
+    /// Sets the agent of the call. `is_known`: a route names it. `in_data` is the method that the data of the event
+    /// name.
+    pub(crate) fn is_for(&mut self, event: &Event, in_data: Option<Text>, is_known: bool) {
+        (self.agent, self.method) = (agent_of(event), method_of(event, in_data));
         self.in_flight = Some(self.metrics.agents().begin(&self.agent, is_known));
     }
 
@@ -165,8 +166,8 @@ pub(crate) fn agent_of(event: &Event) -> Text {
     target.cloned().unwrap_or_default()
 }
 
-/// The method of an event.
-pub(crate) fn method_of(event: &Event) -> Text {
+/// The method of an event, else the one that its data name; empty if neither has any.
+pub(crate) fn method_of(event: &Event, in_data: Option<Text>) -> Text {
     let method = event.extension_text(extension::A2A_METHOD);
-    method.cloned().unwrap_or_default()
+    method.cloned().or(in_data).unwrap_or_default()
 }

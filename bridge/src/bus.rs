@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use crate::metrics::TransportMetrics;
 use crate::names::Name;
 
-/// The number of a bus in [`Buses`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The number of a bus in [`Buses`]; by default, of the first one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct BusId(usize);
 
 /// A connected transport and its name in the configuration.

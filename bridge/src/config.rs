@@ -5,7 +5,8 @@
 //!  (line and column of every node)                      └──────────── problems, all of them ────────────┘
 //! ```
 //!
-//! [`Config::load`] is the entry point. It reports all problems together, each with its path, its line, and the fix.
+//! [`Config::load`] is the entry point. It reports problems together, each with its path, its line, and the fix. A
+//! section or entry with a value that is wrong alone is left out of the checks of values together.
 //! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`) are generated from the structs of this
 //! module.
 
@@ -48,6 +49,7 @@ pub use self::agents::{
     A2aConfig, AgentCardConfig, AgentProtocol, ClientDialect, ListVersions, McpConfig,
     ProviderConfig, PushConfig, SkillConfig,
 };
+pub(crate) use self::attach::find_program;
 pub use self::attach::{AttachConfig, AttachProtocol, TextOrSecret};
 pub use self::binding::{
     BindingConfig, Claim, DeadLetterConfig, E2aShapes, EventIds, Family, MappingConfig,

@@ -32,6 +32,7 @@ use tower::ServiceExt as _;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
 pub(crate) use self::door::{Door, StateLines};
+pub(crate) use self::rpc::unit::kind_of_sent;
 
 /// How long a browser may remember which requests a web page may send.
 const PREFLIGHT_LASTS: Duration = Duration::from_secs(3600);

@@ -331,7 +331,7 @@ impl Registry {
             return;
         };
         if let Some(why) = refused {
-            return announcements.refused(claim, why);
+            return announcements.refused(claim, event, why);
         }
         announcements.metrics.registry(event);
         let entry = agent.and_then(|agent| announcements.live(agent));

@@ -81,6 +81,7 @@ pub(crate) struct ConfigReloader {
 }
 
 /// A change that is not in use, and why.
+#[derive(PartialEq, Eq)]
 struct PendingChange {
     path: String,
     why: String,
@@ -272,16 +273,15 @@ impl ConfigReloader {
         let (later, applied): (Vec<_>, Vec<_>) = changes
             .iter()
             .map(|change| (change, self.obstacle(change, &attached, &held)))
-            .partition(|(_, obstacle)| obstacle.is_some());
+            .partition(|(_, pending)| pending.is_some());
         for (change, _) in applied.iter().take(MAX_LINES) {
             log_change(change);
         }
         self.settle(config);
-        let later = later.into_iter().filter_map(|(change, why)| {
-            let path = change.path.to_string();
-            Some(PendingChange { path, why: why? })
-        });
-        Ok((applied.len(), later.collect()))
+        let mut later: Vec<_> = later.into_iter().filter_map(|(_, why)| why).collect();
+        // The changes of one card are one.
+        later.dedup();
+        Ok((applied.len(), later))
     }
 
     /// The configuration after the reload, and which of its parts keep their running values. It mixes two valid files, so
@@ -336,18 +336,33 @@ impl ConfigReloader {
     }
 
     /// Why a change is not in use; `None` when it is.
-    fn obstacle(&self, change: &Change, attached: &Attached<'_>, held: &Held) -> Option<String> {
+    fn obstacle(
+        &self,
+        change: &Change,
+        attached: &Attached<'_>,
+        held: &Held,
+    ) -> Option<PendingChange> {
+        let pending = |why: &str| {
+            let (path, why) = (change.path.to_string(), why.to_owned());
+            Some(PendingChange { path, why })
+        };
         let Some(group) = Group::of(change) else {
-            return Some(RESTART.to_owned());
+            return pending(RESTART);
         };
         if let Some(why) = held.get(&group) {
-            return Some(why.clone());
+            return pending(why);
         }
         if attached.holds(change) || self.a2a.is_none() && change.is_in(A2A) {
-            return Some(RESTART.to_owned());
+            return pending(RESTART);
         }
         let lacks_card = self.a2a.is_none() && change.is_in(AGENTS);
-        lacks_card.then(|| format!("its card {RESTART}; its route is in use"))
+        lacks_card.then(|| {
+            let agent = change.member_in(AGENTS).map(|(agent, _)| agent);
+            PendingChange {
+                path: format!("{AGENTS}.{} (its card)", agent.unwrap_or_default()),
+                why: format!("{RESTART}; routes to it are in use"),
+            }
+        })
     }
 
     /// Why these routes need a restart, if they do: buses and their reply readers are only opened when the process

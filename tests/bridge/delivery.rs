@@ -283,6 +283,9 @@ async fn a_topic_of_a_route_that_the_bus_refuses_holds_its_lane_and_is_reported(
             world.metric(held).as_deref() == Some("1")
         })
         .await;
+    // A gauge whose label is known is there from the start.
+    let paused = "a2abus_paused_partitions{binding=\"in\"}";
+    assert_eq!(world.metric(paused).as_deref(), Some("0"));
     // Ten minutes of retries with back-off.
     tokio::time::sleep(Duration::from_secs(600)).await;
     let report = world.readiness.report();

@@ -1166,10 +1166,95 @@ async fn the_headers_of_a_cloudevent_that_cannot_be_read_get_an_error_too() {
     let reply_message = body(&world.reply_message().await);
     assert_eq!(
         (&reply_message["id"], &reply_message["error"]["code"]),
-        (&Value::Null, &json!(-32_600))
+        (&json!(7), &json!(-32_600))
     );
     let dead = receive(&mut world.dead, "the dead letter").await.message;
     assert_eq!(header(&dead, "bus-dlq-stage"), "receive");
+    let mut message = Message::plain(r#"{"a":1}"#);
+    message.headers.push("ce_specversion", "1.0");
+    message.headers.push("ce_id", "o1");
+    message.headers.push("ce_time", "x");
+    world.ask(message).await;
+    let reply_message = world.reply_message().await;
+    assert_eq!(header(&reply_message, "ce_collaborationid"), "o1");
+    assert_eq!(reply_message.key.as_deref(), Some(&b"o1"[..]));
+    assert_eq!(body(&reply_message)["id"], Value::Null);
+    world.end().await;
+}
+
+/// An event in structured mode, invalid because of one of these members.
+fn structured(members: &str, data: &str) -> Message {
+    let mut message = Message::plain(format!(
+        r#"{{"specversion":"1.0","id":"o1","source":"/s","type":"t",{members},"data":{data}}}"#
+    ));
+    let media = "application/cloudevents+json";
+    message.headers.push("content-type", media);
+    message
+}
+
+#[tokio::test]
+async fn a_structured_event_that_cannot_be_read_gets_its_error_where_it_says() {
+    let mut world = World::new().await;
+    let to = Address::topic(topic("requests"));
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#;
+    for (members, data, correlation, id) in [
+        (
+            r#""time":"x","replyto":"clients.me""#,
+            r#"{"a":1}"#,
+            "o1",
+            Value::Null,
+        ),
+        (
+            r#""n":2147483648,"mcptype":"request","replyto":"clients.me","collaborationid":"c1","callid":"k1""#,
+            call,
+            "c1",
+            json!(7),
+        ),
+        (r#""Big":1,"replyto":"clients.me""#, call, "7", json!(7)),
+    ] {
+        world.publish(to.clone(), structured(members, data)).await;
+        let reply_message = world.reply_message().await;
+        assert_eq!(header(&reply_message, "ce_mcptype"), "response");
+        assert_eq!(
+            header(&reply_message, "ce_collaborationid"),
+            correlation,
+            "{members}"
+        );
+        assert_eq!(reply_message.key.as_deref(), Some(correlation.as_bytes()));
+        if members.contains("callid") {
+            assert_eq!(header(&reply_message, "ce_callid"), "k1");
+        }
+        let error = body(&reply_message);
+        assert_eq!(
+            (&error["id"], &error["error"]["code"]),
+            (&id, &json!(-32_600)),
+            "{error}"
+        );
+        let dead = receive(&mut world.dead, "the dead letter").await.message;
+        assert_eq!(header(&dead, "bus-dlq-stage"), "receive", "{members}");
+    }
+    // The address is checked like any other, and an error about an answer could cause an endless exchange.
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":1}"#;
+    for (members, data) in [
+        (r#""time":"x","replyto":"a2abus.dlq""#, call),
+        (
+            r#""time":"x","replyto":"clients.me","replyto":"clients.you""#,
+            call,
+        ),
+        (
+            r#""time":"x","replyto":"clients.me","mcptype":"response""#,
+            call,
+        ),
+        (r#""time":"x","replyto":"clients.me""#, answer),
+    ] {
+        world.publish(to.clone(), structured(members, data)).await;
+        let dead = receive(&mut world.dead, "the dead letter").await.message;
+        assert_eq!(header(&dead, "bus-dlq-stage"), "receive", "{members}");
+    }
+    let last = structured(r#""time":"x","replyto":"clients.me""#, call);
+    world.publish(to, last).await;
+    assert_eq!(body(&world.reply_message().await)["id"], 7);
+    assert!(world.inbox.try_recv().is_none());
     world.end().await;
 }
 

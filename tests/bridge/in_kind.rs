@@ -447,6 +447,8 @@ async fn a_broken_event_is_refused_with_the_reason() {
         ("ce-id", "1", "source"),
         ("ce-datacontenttype", "text/plain", "Content-Type"),
         ("ce-mine", "%zz", "mine"),
+        ("ce-mine", "100%", "send the event in structured mode"),
+        ("ce-mine", "%ff", "percent-encode the value"),
     ] {
         let response = broken(name, value).send().await.unwrap();
         assert_eq!(response.status().as_u16(), 400, "{name}");
@@ -480,7 +482,14 @@ async fn a_broken_event_is_refused_with_the_reason() {
     let avro = world
         .post("/rpc/weather", "x")
         .header("content-type", "application/cloudevents+avro");
-    assert_eq!(avro.send().await.unwrap().status().as_u16(), 415);
+    let refused = avro.send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 415);
+    let error: Value = refused.json().await.unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("application/cloudevents+json, or in binary mode"),
+        "{message}"
+    );
     world.end().await;
 }
 
@@ -567,6 +576,75 @@ async fn plain_answers_to_events_are_complete_events() {
 }
 
 #[tokio::test]
+async fn a_refused_event_of_a_batch_is_answered_by_an_event() {
+    let mut world = World::new().await;
+    let event = |id: &str, more: Value| {
+        let mut event = json!({
+            "specversion": "1.0", "id": id, "source": "/me", "type": "ask", "mcptype": "request",
+            "targetagent": "weather", "data": {},
+        });
+        let members = more.as_object().unwrap().clone();
+        event.as_object_mut().unwrap().extend(members);
+        event
+    };
+    let batch = json!([
+        event("q-1", json!({})),
+        event("q-2", json!({"time": "yesterday"})),
+        event(
+            "q-3",
+            json!({"time": "yesterday", "collaborationid": "talk-3"})
+        ),
+    ]);
+    let sent = world.post("/rpc", batch.to_string());
+    let sent = sent.header("content-type", "application/cloudevents-batch+json");
+    let answer = Message::plain(r#"{"snow":"yes"}"#);
+    let (response, _) = world.exchange(sent, vec![answer]).await;
+    assert_eq!(
+        header(&response, "content-type"),
+        "application/cloudevents-batch+json"
+    );
+    let answers: Vec<Value> = response.json().await.unwrap();
+    let named: Vec<&Value> = answers.iter().map(|it| &it["collaborationid"]).collect();
+    assert_eq!(named, ["q-1", "q-2", "talk-3"]);
+    for answer in &answers {
+        assert_eq!(answer["specversion"], "1.0", "{answer}");
+        assert_eq!(answer["mcptype"], "response", "{answer}");
+    }
+    for refused in &answers[1..] {
+        assert!(refused["data"]["error"]["code"].is_number(), "{refused}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_names_no_agent_hears_where_its_protocol_names_one() {
+    let world = World::new().await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"_agentId": "weather"}});
+    let event =
+        json!({"specversion": "1.0", "id": "1", "source": "/me", "type": "ask", "data": call});
+    for (body, pointer, place) in [
+        (TOOL_CALL.to_owned(), "/message", "name it in _agentId or"),
+        (
+            event.to_string(),
+            "/data/error/message",
+            "name it in the attribute targetagent or",
+        ),
+    ] {
+        let answer: Value = world
+            .post("/rpc", body)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
+        let message = answer.pointer(pointer).and_then(Value::as_str);
+        assert!(message.unwrap().contains(place), "{answer}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_event_carries_the_deadline_of_its_sender() {
     let world = World::new().await;
     let past = event(world.post("/rpc/weather", TOOL_CALL), "ask");
@@ -574,5 +652,115 @@ async fn an_event_carries_the_deadline_of_its_sender() {
     let response = past.send().await.unwrap();
     let error: Value = response.json().await.unwrap();
     assert_eq!(error["code"], "timeout", "{error}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("a later expirytime"), "{message}");
+    world.end().await;
+}
+
+fn record(sequence: i64, kind: &str, body: &Value) -> Message {
+    let is_final = kind == "e2a.complete";
+    let record = json!({
+        "protocol_version": "1.0", "request_id": "r", "sequence": sequence, "is_final": is_final,
+        "status": "in_progress", "response_kind": kind, "session_id": "s", "body": body,
+    });
+    Message::plain(record.to_string())
+}
+
+/// Answers in the formats of E2A, with their parts for a caller that asks for a stream.
+#[tokio::test]
+async fn the_parts_of_an_e2a_agent_reach_a_json_rpc_caller_that_asks_for_a_stream() {
+    let delta = json!({"delta_kind": "text", "delta": "a"});
+    let update = json!({"sessionUpdate": "plan"});
+    let chunk = |payload: Value, is_complete: bool| {
+        let chunk = json!({"request_id": "r", "channel_id": "web", "payload": payload, "is_complete": is_complete});
+        Message::plain(chunk.to_string())
+    };
+    let result = |result: Value| json!({"jsonrpc": "2.0", "id": 7, "result": result});
+    let records = vec![
+        record(0, "acp.session_update", &update),
+        record(1, "e2a.chunk", &delta),
+        record(2, "e2a.complete", &json!({})),
+    ];
+    let record_frames = vec![
+        json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}),
+        result(json!({"response_kind": "e2a.chunk", "body": delta})),
+        result(json!({})),
+    ];
+    let chunks = vec![
+        chunk(json!({"event_type": "chat.delta", "content": "a"}), false),
+        chunk(json!({"is_complete": true}), true),
+    ];
+    let body = json!({"delta_kind": "text", "delta": "a", "event_type": "chat.delta", "source_chunk_type": null});
+    let chunk_frames = vec![
+        result(json!({"response_kind": "e2a.chunk", "body": body})),
+        result(json!({})),
+    ];
+    let mut world = World::new().await;
+    for method in ["session/prompt", "chat.send", "tools/call"] {
+        let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": "x"}});
+        for (answers, expected) in [(&records, &record_frames), (&chunks, &chunk_frames)] {
+            let sent = world.post("/rpc/weather", request.to_string());
+            let sent = sent.header("accept", "text/event-stream");
+            let (response, _) = world.exchange(sent, answers.clone()).await;
+            let stream = response.text().await.unwrap();
+            assert_eq!(frames(&stream), *expected, "{method}");
+            let sent = world.post("/rpc/weather", request.to_string());
+            let sent = sent.header("accept", "application/json");
+            let (response, _) = world.exchange(sent, answers.clone()).await;
+            let whole: Value = response.json().await.unwrap();
+            assert_eq!(whole, result(json!({"content": "a"})), "{method}");
+        }
+    }
+    world.end().await;
+}
+
+/// Nobody could answer it over this connection.
+#[tokio::test]
+async fn a_question_of_acp_is_refused_and_the_call_goes_on() {
+    let question =
+        json!({"jsonrpc": "2.0", "id": 9, "method": "session/request_permission", "params": {}});
+    let mut world = World::new().await;
+    let mut refused = 0;
+    for accept in ["text/event-stream", "application/json"] {
+        for is_e2a in [true, false] {
+            let request = json!({"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": {"sessionId": "s"}});
+            let sent = world.post("/rpc/weather", request.to_string());
+            let sent = tokio::spawn(sent.header("accept", accept).send());
+            let agent_request = world.agent_request().await;
+            let asked = match is_e2a {
+                true => record(0, "acp.output_request", &question),
+                false => Message::plain(question.to_string()),
+            };
+            world.answer(&agent_request, asked).await;
+            let error: Value =
+                serde_json::from_str(text(&world.agent_request().await.message)).unwrap();
+            assert_eq!(
+                (&error["id"], &error["error"]["code"]),
+                (&json!(9), &json!(-32_601))
+            );
+            let id: Value = serde_json::from_str(text(&agent_request.message)).unwrap();
+            let answer = match is_e2a {
+                true => record(
+                    1,
+                    "e2a.complete",
+                    &json!({"result": {"stopReason": "end_turn"}}),
+                ),
+                false => {
+                    let answer = json!({"jsonrpc": "2.0", "id": id["id"], "result": {"stopReason": "end_turn"}});
+                    Message::plain(answer.to_string())
+                }
+            };
+            world.answer(&agent_request, answer).await;
+            let response = sent.await.unwrap().unwrap().text().await.unwrap();
+            assert!(
+                response.contains(r#""result":{"stopReason":"end_turn"}"#),
+                "{response}"
+            );
+            assert!(!response.contains("request_permission"), "{response}");
+            refused += 1;
+            let counted = format!("a2abus_questions_refused_total {refused}\n");
+            assert!(world.metrics.render().unwrap().contains(&counted));
+        }
+    }
     world.end().await;
 }

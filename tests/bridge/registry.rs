@@ -472,6 +472,11 @@ async fn requests_to_the_registry_are_answered_on_every_interface() {
         "{response}"
     );
     assert_eq!(response["id"], 9);
+    // The agent exists, but not there.
+    let elsewhere = json!({ "org_id": "acme", "unit_id": "till", "agent_id": "shop" });
+    let elsewhere = rpc("/a2a", "agent/card/get", elsewhere).await;
+    let message = elsewhere["error"]["message"].as_str().unwrap();
+    assert!(message.contains("\"acme/till\""), "{elsewhere}");
     let other = rpc(
         "/a2a/agents/shop",
         "agent/card/register",
@@ -606,7 +611,10 @@ async fn agents_are_watched_and_removed_over_rest() {
             .unwrap();
         text.push_str(std::str::from_utf8(&chunk).unwrap());
     };
-    assert_eq!(next().await["changes"][0]["agent"]["name"], "maps");
+    let first = next().await;
+    assert_eq!(first["changes"][0]["agent"]["name"], "maps");
+    // Nobody knows whether an agent on the bus is available.
+    assert_eq!(first["changes"][0]["agent"].get("available"), None);
     assert_eq!(
         put(&front, "weather", "", &card("weather")).await.status(),
         200
@@ -881,6 +889,24 @@ async fn requests_over_rest_that_cannot_be_read_say_why() {
         let body = format!(r#"{{"targetAgent":"maps","message":{message}}}"#);
         let expected = (-32602, "message must be a string");
         check(Method::POST, "/a2a/tasks", &body, expected).await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_for_no_known_agent_is_refused_with_the_cure() {
+    let front = open().await;
+    for (agent, cure) in [
+        ("zz zz", "targetAgent does not name an agent"),
+        ("nobody", "list it in the section `agents`"),
+    ] {
+        let body = json!({"targetAgent": agent, "message": "Oslo"}).to_string();
+        let sent =
+            ask(&front, Method::POST, "/a2a/tasks").header("content-type", "application/json");
+        let refused = sent.body(body).send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::NOT_FOUND);
+        let error = json_of(refused).await["error"].clone();
+        assert_eq!(error["data"]["reason"], "agent_not_found", "{error}");
+        assert!(error["message"].as_str().unwrap().contains(cure), "{error}");
     }
 }
 

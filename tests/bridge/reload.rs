@@ -513,6 +513,35 @@ async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     world.end().await;
 }
 
+/// Without agents at the start there is no A2A interface. Requests are routed to the new ones all the same.
+#[tokio::test]
+async fn the_cards_of_the_first_agents_are_reported_once_each_until_a_restart() {
+    let world = World::new(&config("a")).await;
+    let mut topics = [world.read("at.rain").await, world.read("at.snow").await];
+    let agent = |name: &str| {
+        format!(
+            "{name}: {{ description: d, version: '2', to: {{ transport: bus, topic: at.{name} }} }}"
+        )
+    };
+    let text = format!(
+        "{}agents: {{ {}, {} }}\n",
+        config("a"),
+        agent("rain"),
+        agent("snow")
+    );
+    world.reload(&text, "restart_needed", 1).await;
+    let why = "(its card): needs a restart; routes to it are in use";
+    let expected = format!("agents.rain {why}; agents.snow {why}");
+    assert_eq!(world.degraded(), Some(expected));
+    for (name, topic) in ["rain", "snow"].into_iter().zip(&mut topics) {
+        let mut to = notification(1);
+        to["params"]["_agentId"] = json!(name);
+        world.publish(to.to_string()).await;
+        assert_eq!(next(topic).await["params"]["_agentId"], name);
+    }
+    world.end().await;
+}
+
 /// A configuration with attached agents, and with others.
 fn with_agents(agents: &[&str]) -> String {
     let text = config("a").replace("http: { enabled: false", "http: { listen: '127.0.0.1:0'");

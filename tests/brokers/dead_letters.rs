@@ -66,6 +66,18 @@ calls: {{ enabled: false }}"
     assert_eq!(letter["binding"], "in");
     assert_eq!(letter["topic"], input);
     assert_eq!(letter["origin"], format!("k:{input}/0/0"));
+    // A binding that was renamed still has its dead letters, which have no destination any more.
+    let renamed = tempfile::tempdir().unwrap();
+    let text = config("weather").replace("name: in,", "name: renamed,");
+    let renamed_file = written(&renamed, &text);
+    let (of_it, status) = json_lines(&["ls", "--binding", "in"], &renamed_file).await;
+    assert_eq!((of_it.len(), status), (2, 0));
+    let (skipped, status) = json_lines(&["resend", "--binding", "in"], &renamed_file).await;
+    assert_eq!((&skipped[0]["result"], status), (&json!("skipped"), 1));
+    let arguments = ["dead-letters", "ls", "--binding", "inn"];
+    let (_, stderr, status) = a2abus(&arguments, &file).await;
+    let is_told = stderr.contains("no binding inn") && stderr.contains("there are some of in");
+    assert!(status == 2 && is_told, "{stderr}");
     let position = letter["position"].as_str().unwrap();
     let (shown, status) = json_lines(&["show", position], &file).await;
     assert_eq!((shown[0]["key"].as_str(), status), (Some("k"), 0));

@@ -584,7 +584,7 @@ async fn the_ends_that_one_client_can_record_are_limited() {
     let bridge = Running::start(&config(&unique("walker"), &state, &nats)).await;
     let limited = || {
         let text = bridge.metrics.render().unwrap();
-        let line = r#"a2abus_limited_requests_total{limit="over"} "#;
+        let line = r#"a2abus_limited_requests_total{limit="mcp_client"} "#;
         let count = text.lines().find_map(|found| found.strip_prefix(line));
         count.unwrap().parse::<usize>().unwrap()
     };

@@ -357,6 +357,8 @@ calls: {{ reply_topic: {subject}.replies }}"
         "{}",
         answer.body
     );
+    let why = format!("nothing subscribes to NATS subject {subject}.nobody");
+    assert!(answer.body.contains(&why), "{}", answer.body);
     bridge.stop().await;
     serving.abort();
 }

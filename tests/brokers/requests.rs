@@ -248,6 +248,13 @@ calls: {{ timeout: 5m, reply_topic: {name}.replies }}"
             "{body}: {error}"
         );
     }
+    // Nothing but the event itself names it: it has no header, and core NATS no position.
+    let expired = r#"{"specversion":"1.0","id":"evt-90","source":"/s","type":"t","mcptype":"request","targetagent":"weather","expirytime":"2001-01-01T00:00:00Z","data":{"a":1}}"#;
+    for body in [expired.to_owned(), format!("[{expired}]")] {
+        let answer = client.request(format!("{name}.in"), body.clone().into());
+        let answer = within("the error", answer).await.unwrap();
+        assert_eq!(header(&answer, "ce-collaborationid"), "evt-90", "{body}");
+    }
     bridge.stop().await;
 }
 

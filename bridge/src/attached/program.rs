@@ -243,7 +243,10 @@ async fn initialize(lifecycle: &Lifecycle, link: &Arc<Link>) -> Result<Box<RawVa
 
 fn shown(status: std::io::Result<ExitStatus>) -> String {
     match status {
-        Ok(status) => format!("it exited with {status}"),
+        Ok(status) => match status.code() {
+            Some(code) => format!("it exited with status {code}"),
+            None => format!("it was ended by {status}"),
+        },
         Err(error) => format!("it cannot be waited for: {error}"),
     }
 }

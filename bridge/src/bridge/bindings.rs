@@ -15,14 +15,13 @@ use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::Outbound;
 use crate::bus::{Bus, BusId};
+use crate::calls::Calls;
 use crate::calls::exchange::Exchanges;
 use crate::calls::exchange::room::WaitingRoom;
 use crate::calls::reply_address::AllowedReplyAddresses;
-use crate::calls::{Calls, UNKNOWN_CALLER};
 use crate::config::{AgentCardConfig, AttachConfig, BindingConfig, Config, Name, Role};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
-use crate::names::DOOR;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
 use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
@@ -208,24 +207,10 @@ impl Parts<'_> {
 
     /// The attributes that the writers to the topics of a binding may set.
     fn claims(&self, binding: &BindingConfig, intake: &Intake) -> Result<Claims, BridgeError> {
-        let bindings = self.config.bindings.iter();
-        let own_sources = bindings.filter_map(|binding| binding.mapping.source.clone());
-        let door = format!(
-            "/a2abus/{}/{DOOR}/{UNKNOWN_CALLER}",
-            self.config.instance.text()
-        );
-        let unknown_caller =
-            Source::new(door).map_err(|error| BridgeError::Config(error.to_string()))?;
-        Ok(Claims {
-            name: intake.name.clone(),
-            source: intake.source.clone(),
-            unknown_caller,
-            own_sources: own_sources.collect(),
-            trusts: binding.trusts.clone(),
-            reply_addresses: self.reply_addresses(binding, intake)?,
-            metrics: intake.metrics.clone(),
-            logged: Default::default(),
-        })
+        let addresses = self.reply_addresses(binding, intake)?;
+        let (source, metrics) = (intake.source.clone(), intake.metrics.clone());
+        let claims = Claims::new(self.config, binding, source, addresses, metrics);
+        claims.map_err(in_binding(binding))
     }
 
     /// The workflow executor as an agent on the bus.

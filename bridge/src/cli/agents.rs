@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::bridge_client::{refuse_redirect, request};
-use super::command::{Misuse, Status};
+use super::command::{Misuse, Status, duration};
 use super::output::{Output, json_line, plain};
 use crate::http::sse::read::Events;
 use crate::names::Name;
@@ -61,7 +61,7 @@ enum AgentsCommand {
         name: Option<String>,
         /// How long the agent stays known, such as 90s or 24h. By default the lease in the card, or registry.lease; at
         /// most registry.max_lease.
-        #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
         lease: Option<std::time::Duration>,
         #[command(flatten)]
         bridge: BridgeArgs,
@@ -155,7 +155,7 @@ impl BridgeArgs {
                 .append_pair("offset", &from.to_string());
             let response = self.send(request(Method::GET, url)?).await?;
             let page: Page = response.json().await.context("the list of agents")?;
-            entries.extend(page.cards);
+            entries.extend(page.cards.into_iter().map(renamed));
             offset = page.next_offset;
         }
         let mut output = Output::new();
@@ -191,7 +191,7 @@ impl BridgeArgs {
                 shown["expiresAt"].as_str().unwrap_or("never")
             ));
             if let Some(cause) = shown["cause"].as_str() {
-                lines.push(format!("away     {}", plain(cause)));
+                lines.push(format!("down     {}", plain(cause)));
             }
             let skills = shown["card"]["skills"].as_array();
             for skill in skills.into_iter().flatten() {
@@ -230,14 +230,10 @@ impl BridgeArgs {
         let request = request(Method::PUT, url)?
             .header("content-type", "application/json")
             .body(card.to_vec());
-        let receipt: Value = self
-            .send(request)
-            .await?
-            .json()
-            .await
-            .context("the receipt")?;
+        let receipt = self.send(request).await?.json().await;
+        let receipt = renamed(receipt.context("the receipt")?);
         self.print(&receipt, || {
-            let expires = receipt["expires_at"].as_str().unwrap_or("-");
+            let expires = receipt["expiresAt"].as_str().unwrap_or("-");
             match receipt["status"].as_str() {
                 Some("listed") => {
                     format!("{name} is listed in the configuration of the bridge, which takes precedence")
@@ -322,6 +318,14 @@ impl BridgeArgs {
         }
         refuse_redirect(&response)?;
         let body: Value = response.json().await.unwrap_or_default();
+        // A bridge without agents does not serve these paths. An unknown agent has another reason.
+        let reason = body.pointer("/error/data/reason").and_then(Value::as_str);
+        if status == StatusCode::NOT_FOUND && reason == Some("invalid_request") {
+            bail!(
+                "the bridge at {} has no agents: list them in the section `agents` of its configuration, or set registry.enabled",
+                self.url
+            );
+        }
         match body.pointer("/error/message").and_then(Value::as_str) {
             Some(message) => bail!("{message}"),
             None => bail!("the bridge answered {status}: is it an a2abus with agents?"),
@@ -329,17 +333,34 @@ impl BridgeArgs {
     }
 }
 
+/// Gives the members of an entry or a receipt, which are named as in EventMesh, the names of `GET /a2a/agents`.
+fn renamed(mut entry: Value) -> Value {
+    let names = [
+        ("agent_id", "name"),
+        ("org_id", "orgId"),
+        ("unit_id", "unitId"),
+        ("expires_at", "expiresAt"),
+    ];
+    for (from, to) in names {
+        let value = entry.as_object_mut().and_then(|entry| entry.remove(from));
+        if let Some(value) = value {
+            entry[to] = value;
+        }
+    }
+    entry
+}
+
 /// An agent as a row of the list.
 fn row(entry: &Value) -> [String; 6] {
     let text = |value: &Value| plain(value.as_str().unwrap_or("-"));
-    let expires = entry["expires_at"].as_str().unwrap_or("never");
+    let expires = entry["expiresAt"].as_str().unwrap_or("never");
     let available = match entry["available"].as_bool() {
         Some(true) => "yes",
         Some(false) => "no",
         None => "-",
     };
     [
-        text(&entry["agent_id"]),
+        text(&entry["name"]),
         text(&entry["source"]),
         expires.to_owned(),
         text(&entry["transport"]),
@@ -394,10 +415,10 @@ mod tests {
     #[test]
     fn a_long_description_does_not_widen_other_lines() {
         let entry = |name: &str, source: &str, available: Option<bool>, description: &str| {
-            row(&json!({
+            row(&renamed(json!({
                 "agent_id": name, "source": source, "transport": "bus", "available": available,
                 "cause": "refused", "card": { "description": description },
-            }))
+            })))
         };
         let long = "long ".repeat(800);
         let rows = [

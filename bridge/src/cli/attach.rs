@@ -3,7 +3,6 @@
 //! It is `a2abus serve` with a configuration that contains only this agent and no listener.
 
 use std::ffi::OsString;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -11,9 +10,13 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::command::{Misuse, checked};
+use super::output::complain_line;
 use super::serve::{Signals, serve};
 use super::telemetry;
-use crate::config::{AttachConfig, Config, StateConfig, StateLog, TransportType};
+use crate::config::{
+    AttachConfig, Config, ConfigErrors, Name, Problem, Severity, SourceLocation, StateConfig,
+    StateLog, TransportType, find_program,
+};
 use crate::reload::log_warnings;
 
 /// The name of the configuration in problems if there is no file.
@@ -107,6 +110,27 @@ const DISCOVERY: &str = "agents.discovery";
 /// The name of the bus if there is no file.
 const BUS: &str = "bus";
 
+/// The variable that puts the agent over a file.
+const AGENTS: &str = "A2ABUS_AGENTS";
+/// Parts of the paths of values, each with the argument that sets the value.
+const ARGUMENTS: [(&str, &str); 14] = [
+    (".to.topic", "--topic"),
+    (".to.transport", "--transport"),
+    (".attach.announce", "--announce"),
+    (".attach.command", "COMMAND"),
+    (".attach.concurrency", "--concurrency"),
+    // It is wrong only if the agent reads this topic.
+    (".attach.dead_letter", "--topic"),
+    (".attach.directory", "--directory"),
+    (".attach.env", "--env"),
+    (".attach.headers", "--header"),
+    (".attach.protocol", "--protocol"),
+    (".attach.reply_topics", "--reply-topic"),
+    (".attach.url", "--url"),
+    ("transports.bus.brokers", "--kafka"),
+    ("transports.bus.servers", "--nats"),
+];
+
 /// The configuration of one agent.
 struct Attached {
     config: Config,
@@ -151,6 +175,38 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     serve(config, levels, &mut signals).await
 }
 
+/// The configuration that the arguments give. Its problems name the argument, not a place in a file. Those of a file go
+/// to standard error.
+fn of_arguments(loaded: Result<Config, ConfigErrors>) -> anyhow::Result<Config> {
+    let errors = match loaded {
+        Ok(config) => return Ok(config),
+        Err(errors) => errors,
+    };
+    let is_own = |problem: &&Problem| match &problem.site {
+        SourceLocation::Environment { variable } => variable == AGENTS,
+        SourceLocation::File { .. } | SourceLocation::Whole {} => errors.file() == NO_FILE,
+    };
+    let (own, others): (Vec<_>, Vec<_>) = errors.problems().iter().partition(is_own);
+    let own = own.iter().filter(|it| it.severity == Severity::Error);
+    let own: Vec<String> = own
+        .map(|it| format!("{}: {}", argument(&it.path.to_string()), it.message))
+        .collect();
+    if own.is_empty() {
+        return checked(Err(errors));
+    }
+    for problem in others {
+        complain_line(&problem.in_file(errors.file()).to_string());
+    }
+    Err(Misuse(own.join("; ")).into())
+}
+
+/// The argument that sets the value at a path.
+fn argument(path: &str) -> &'static str {
+    let mut arguments = ARGUMENTS.iter();
+    let argument = arguments.find(|(part, _)| path.contains(part));
+    argument.map_or("NAME", |(_, argument)| *argument)
+}
+
 fn nats_url(server: &str) -> String {
     match server.contains("://") {
         true => server.to_owned(),
@@ -187,7 +243,7 @@ impl AttachArgs {
         let kind = transports.iter().find(|(name, _)| name == transport);
         let kind = kind.and_then(|(_, kind)| *kind);
         let own = [
-            ("A2ABUS_AGENTS", self.agents(transport, kind)?.to_string()),
+            (AGENTS, self.agents(transport, kind)?.to_string()),
             ("A2ABUS_A2A__DEFAULT_AGENT", self.name.clone()),
             ("A2ABUS_BINDINGS", "[]".to_owned()),
             ("A2ABUS_ROUTES", "[]".to_owned()),
@@ -204,7 +260,7 @@ impl AttachArgs {
         let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
         // Not with `Config::load`: a reload would add the other parts of the file.
         let loaded = Config::read(&name, &text, std::env::vars_os().chain(own));
-        let mut config = checked(loaded)?;
+        let mut config = of_arguments(loaded)?;
         // The directory of the state and the replica number belong to `a2abus serve`.
         let ignores_state = config.state.place() == StateLog::Embedded;
         if ignores_state {
@@ -235,7 +291,7 @@ impl AttachArgs {
             "http": { "enabled": false }, "admin": { "enabled": false }, "calls": { "enabled": false },
         });
         Ok(Attached {
-            config: checked(Config::read(NO_FILE, &document.to_string(), []))?,
+            config: of_arguments(Config::read(NO_FILE, &document.to_string(), []))?,
             ignores_state: false,
         })
     }
@@ -268,16 +324,6 @@ impl AttachArgs {
             let message = format!("--directory {}: no such directory", directory.display());
             return Err(Misuse(message));
         }
-        let is_executable = |path: &Path| {
-            let found = std::fs::metadata(path);
-            found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-        };
-        if program.contains('/') {
-            return match is_executable(&directory.join(program)) {
-                true => Ok(()),
-                false => Err(Misuse(format!("{program}: no such program"))),
-            };
-        }
         let mut own = self
             .variables
             .iter()
@@ -286,13 +332,8 @@ impl AttachArgs {
         let path = path
             .or_else(|| std::env::var_os("PATH"))
             .unwrap_or_default();
-        let mut candidates = std::env::split_paths(&path).map(|folder| folder.join(program));
-        if candidates.any(|candidate| is_executable(&candidate)) {
-            return Ok(());
-        }
-        let message =
-            format!("{program}: there is no such program in PATH: install it, or give its path");
-        Err(Misuse(message))
+        let found = find_program(program, directory, &path);
+        found.map_err(|why| Misuse(format!("{program}: {why}")))
     }
 
     /// The environment of the program. A variable without a value is read at each start, as a secret.
@@ -307,6 +348,7 @@ impl AttachArgs {
 
     /// The section `agents`; `kind` is that of the transport, if there is one of this name.
     fn agents(&self, transport: &str, kind: Option<TransportType>) -> anyhow::Result<Value> {
+        Name::new(&self.name).map_err(|why| Misuse(format!("NAME {:?}: {why}", self.name)))?;
         let topic = self.topic.clone();
         let topic = topic.unwrap_or_else(|| format!("agents.{}", self.name));
         let headers = self.headers.iter().map(|header| {
@@ -464,6 +506,48 @@ mod tests {
             let refused = checked(&format!("a --kafka b:1 {line}"));
             assert_eq!(refused, Err(expected.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_wrong_argument_is_reported_by_its_name() {
+        let refused = |read: anyhow::Result<Attached>| {
+            let error = read.err().unwrap();
+            assert!(error.is::<Misuse>(), "{error}");
+            error.to_string()
+        };
+        for (line, expected) in [
+            ("_a --nats a:1 -- x", "NAME \"_a\": not a name: "),
+            (
+                "a --nats a:1 --topic x..y -- x",
+                "--topic: \"x..y\" is not a topic name: no segment between dots may be empty",
+            ),
+            ("a --nats a:1 --topic a2abus.dlq -- x", "--topic: "),
+            (
+                "a --nats a:1 --concurrency 0 -- x",
+                "--concurrency: out of bounds: ",
+            ),
+            ("a --nats a:1 --url ftp://b/", "--url: not a base URL: "),
+            (
+                "a --kafka a:port -- x",
+                "--kafka: write at least one broker",
+            ),
+        ] {
+            let message = refused(args(line).unwrap().without_file());
+            assert!(message.starts_with(expected), "{message}");
+        }
+        let directory = tempfile::TempDir::new().unwrap();
+        let file = directory.path().join("a2abus.yaml");
+        std::fs::write(
+            &file,
+            "transports: { k: { type: kafka, brokers: ['a:1'] } }",
+        )
+        .unwrap();
+        let line = format!("a -c {} --transport zz --url http://b/", file.display());
+        let message = refused(args(&line).unwrap().with_file(&file));
+        assert_eq!(
+            message,
+            "--transport: there is no transport zz: the transports are k"
+        );
     }
 
     #[test]

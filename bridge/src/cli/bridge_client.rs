@@ -34,14 +34,19 @@ pub(super) fn request(method: Method, url: Url) -> anyhow::Result<RequestBuilder
         let mut base = url;
         base.set_path("");
         base.set_query(None);
-        bail!(
-            "--url {base}: this command does not support {}: run it where it can reach the HTTP listener of the bridge, \
-             such as http://HOST:8080",
-            base.scheme()
-        );
+        bail!(not_http(&base));
     }
     let client = client(&url).read_timeout(SILENCE).redirect(Policy::none());
     Ok(client.build()?.request(method, url))
+}
+
+/// Why a command does not call the bridge at a URL whose scheme is not `http`, and what to do.
+pub(super) fn not_http(url: &Url) -> String {
+    format!(
+        "--url {url}: this command does not support {}: run it where it can reach the HTTP listener of the bridge, \
+         such as http://HOST:8080",
+        url.scheme()
+    )
 }
 
 /// Refuses a redirect, because it is not followed.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
 use crate::calls::{Calls, Request};
-use crate::cli::command::{ConfigFile, Misuse, load};
+use crate::cli::command::{ConfigFile, Misuse, duration, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
 use crate::config::{AsText, LogFilter, StateConfig, StateLog};
@@ -44,7 +44,7 @@ pub(crate) struct CallArgs {
     config: ConfigFile,
     /// The time limit, from connecting to the last part of the answer; at most calls.max_timeout. Default: 30 s to
     /// connect, and the timeouts of the section `calls` for the answer.
-    #[arg(short, long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
     /// Publish a notification and expect no answer.
     #[arg(long)]
@@ -140,6 +140,7 @@ async fn make(
         target: Some(Text::from(args.agent.as_str())),
         timeout: args.timeout,
         bounds_first_part: false,
+        accepts_parts: false,
         // The caller set the time for everything, connecting included.
         arrived: args.timeout.map_or_else(Instant::now, |_| began),
         caller: Text::from_static("call"),
@@ -186,11 +187,14 @@ fn message(args: &CallArgs) -> Result<Bytes, Misuse> {
 fn decoded(message: &Bytes, limits: &Limits) -> Result<Unit, Misuse> {
     match decode(message, &Hint::default(), limits).into_only() {
         Ok(Ok(unit)) => Ok(unit),
-        Ok(Err(refused)) => Err(Misuse(format!(
-            "the request is refused: {} {}",
-            refused.error,
-            refused.error.pointer()
-        ))),
+        Ok(Err(refused)) => {
+            let at = match refused.error.pointer() {
+                "" => String::new(),
+                pointer => format!("{pointer}: "),
+            };
+            let why = format!("the request is refused: {at}{}", refused.error);
+            Err(Misuse(why))
+        }
         Err(_) => Err(Misuse("the request is not one message".to_owned())),
     }
 }

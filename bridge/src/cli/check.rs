@@ -7,6 +7,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 
 #[cfg(any(feature = "kafka", feature = "nats"))]
 use self::connect::Connected;
@@ -25,15 +26,16 @@ use crate::config::{Config, Problem, Severity};
   a2abus check --connect                        # tests the brokers, prints the ACLs
 
 Secrets are read to check that they exist; none is shown. Certificates and keys are read to check that they fit each \
-other and are valid; one that expires soon is a warning. --connect publishes nothing and joins no group, so permission \
-to write to a Kafka topic is not tested, only that the topic is visible.
+other and are valid; one that expires soon is a warning, and so is a program of an agent that does not exist here. \
+--connect publishes nothing and joins no group, so permission to write to a Kafka topic is not tested, only that the \
+topic is visible.
 
 Problems of the file go to standard error. The result for a valid file, the tests and --json go to standard \
 output. Exit status 1 if the configuration is invalid or a test fails; warnings do not count.")]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     config: ConfigFile,
-    /// Check only the file, not its secrets, certificates and keys.
+    /// Check only the file, not its secrets, certificates, keys and programs.
     #[arg(long)]
     without_secrets: bool,
     /// Test connections, logins, topics, streams and permissions, and print the permissions that the bridge needs.
@@ -63,7 +65,7 @@ struct Report {
     lacks_only_secrets: bool,
 }
 
-/// The contents of a valid configuration.
+/// What a valid configuration lists. The bindings and routes that the bridge adds for agents do not count.
 #[derive(Debug, Serialize)]
 struct Counts {
     transports: usize,
@@ -118,12 +120,7 @@ impl Report {
                 let report = Self {
                     ok: true,
                     file: args.config.path.display().to_string(),
-                    counts: Some(Counts {
-                        transports: config.transports.len(),
-                        bindings: config.bindings.len(),
-                        routes: config.routes.len(),
-                        agents: config.agents.len(),
-                    }),
+                    counts: Some(Counts::of(&config.document)),
                     errors: Vec::new(),
                     warnings,
                     #[cfg(any(feature = "kafka", feature = "nats"))]
@@ -206,6 +203,22 @@ impl Report {
 }
 
 // === impl Counts ===
+
+impl Counts {
+    fn of(document: &Value) -> Self {
+        let entries = |section: &str| match document.get(section) {
+            Some(Value::Array(items)) => items.len(),
+            Some(Value::Object(members)) => members.len(),
+            _ => 0,
+        };
+        Self {
+            transports: entries("transports"),
+            bindings: entries("bindings"),
+            routes: entries("routes"),
+            agents: entries("agents"),
+        }
+    }
+}
 
 /// Counts of zero are left out.
 impl fmt::Display for Counts {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use tokio::runtime::Runtime;
@@ -73,6 +74,12 @@ pub(super) fn load(path: &Path) -> anyhow::Result<Config> {
 /// What was read of a configuration; its errors go to standard error.
 pub(super) fn checked<T>(loaded: Result<T, ConfigErrors>) -> anyhow::Result<T> {
     loaded.map_err(|errors| anyhow::Error::msg(refused(&errors)))
+}
+
+/// Reads an argument that is a duration.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| "expected a number and a unit, such as 500ms, 30s or 24h".to_owned())
 }
 
 fn refused(errors: &ConfigErrors) -> String {

@@ -13,6 +13,7 @@ use clap::Args;
 use super::command::{Misuse, Status};
 use super::output::Output;
 use super::payload::now;
+use crate::config::TextFormat;
 
 /// Arguments of `a2abus convert`.
 #[derive(Debug, Args)]
@@ -22,7 +23,7 @@ use super::payload::now;
   a2abus convert a2e_workflow_validate < workflow.jsonl
   echo '{\"type\":\"ping\",\"id\":\"1\"}' | a2abus convert a2e_message_decode
 
-A2E conversions also read JSON Lines; all others read one JSON document. A refused document is reported as \
+a2e_workflow_validate also reads JSON Lines; all others read one JSON document. A refused document is reported as \
 {\"error\":{\"kind\":…,\"field\":…,\"message\":…}}, with exit status 1.")]
 pub(crate) struct ConvertArgs {
     /// The conversion; --list shows them.
@@ -50,11 +51,7 @@ pub(crate) fn run(args: &ConvertArgs) -> anyhow::Result<Status> {
         }
         return Ok(Status::Success);
     };
-    let conversion = Conversion::find(name).ok_or_else(|| {
-        Misuse(format!(
-            "there is no conversion {name:?}; a2abus convert --list shows them"
-        ))
-    })?;
+    let conversion = <&'static Conversion as TextFormat>::read(name).map_err(Misuse)?;
     let context = ConvertContext {
         now: args.now.clone().unwrap_or(Text::from_static("<now>")),
         converter: if args.now.is_some() {

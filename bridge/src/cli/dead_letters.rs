@@ -93,7 +93,7 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
     let (mut output, mut found) = (Output::new(), 0);
     let mut others = BTreeSet::new();
     let mut unseen: BTreeSet<&str> = selection.positions.iter().map(String::as_str).collect();
-    let mut places = Places::of(&config, &selection.bindings)?;
+    let mut places = Places::of(&config, &selection.bindings);
     places.check(&selection.positions)?;
     while let Some(batch) = places.next().await? {
         others.extend(batch.iter().filter_map(Letter::reason).map(plain));
@@ -106,6 +106,7 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
             }
         }
     }
+    places.check_bindings(&selection.bindings)?;
     for position in unseen {
         places.missing(position)?;
     }
@@ -121,7 +122,7 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
 
 async fn show(position: &str, common: &Common) -> anyhow::Result<Status> {
     let config = load(&common.config.path)?;
-    let mut places = Places::of(&config, &[])?;
+    let mut places = Places::of(&config, &[]);
     places.check([position])?;
     while let Some(batch) = places.next().await? {
         let Some(letter) = batch.iter().find(|letter| letter.position == position) else {

@@ -10,11 +10,11 @@ mod unknown;
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
-use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 use clap::Args;
 use serde::Serialize;
 
+use self::origins::Changes;
 use self::output::ExplainOutput;
 use self::routing::Routing;
 use self::unknown::ForwardedUnknown;
@@ -34,7 +34,11 @@ use crate::names::DOOR;
   a2abus explain --text request.json | less   # text although the output is not a terminal
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
-Each JSON line is that of `a2abus map` plus \"because\", \"origins\" and \"route\" or, for a refused unit, \"reason\" (that of the dead letter) and \"fix\".
+Each JSON line is that of `a2abus map` plus \"because\", \"origins\", \"removed\" (attributes that its sender may not \
+set) and \"route\" or, for a refused unit, \"reason\" (that of the dead letter or, over HTTP, of the error) and \"fix\".
+
+Without -c, the id of an event is that of its payload. In a bridge it is the position of the message, unless \
+mapping.ids of the binding says otherwise; over HTTP it is the id of the call.
 
 Exit status 1 if any unit is refused or matches no route.")]
 pub(crate) struct ExplainArgs {
@@ -57,7 +61,7 @@ pub(crate) struct ExplainArgs {
 /// The members of a refused unit that `map` does not print.
 #[derive(Debug, Serialize)]
 struct Fix {
-    /// The reason of the dead letter.
+    /// The reason of the dead letter or, over HTTP, of the error.
     reason: &'static str,
     fix: &'static str,
 }
@@ -80,9 +84,9 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
         for outcome in options.map_payload(&payload) {
-            let (outcome, filled) = completed(outcome, &options, routing.as_ref());
+            let (outcome, changes) = completed(outcome, &options, routing.as_ref());
             let (text, is_right) = explained(
-                (&outcome, &filled),
+                (&outcome, changes),
                 &payload,
                 &options,
                 routing.as_ref(),
@@ -97,32 +101,26 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// The unit with the attributes that its binding takes from the data of a CloudEvent, and their names.
+/// The unit as its entry point routes it, and what that has changed.
 fn completed(
     outcome: UnitResult,
     options: &PayloadOptions,
     routing: Option<&Routing<'_>>,
-) -> (UnitResult, Vec<&'static str>) {
-    let binding = routing.and_then(Routing::binding);
-    let fills = binding.is_some_and(|it| it.fill_from_data && it.role == Role::Events);
-    match outcome {
-        Ok(mapped) if fills && mapped.detection.family == Family::CloudEvent => {
-            let Mapped {
-                index,
-                bytes,
-                mut event,
-                ..
-            } = *mapped;
-            let filled = options.fill_from_data(&mut event);
-            (Ok(Box::new(Mapped::of_event(index, bytes, event))), filled)
+) -> (UnitResult, Changes) {
+    match (outcome, routing) {
+        (Ok(mut mapped), Some(routing)) => {
+            let before = mapped.event.clone();
+            let filled = routing.admit(&mut mapped, options);
+            let changes = Changes::between(&before, &mapped.event, filled);
+            (Ok(mapped), changes)
         }
-        outcome => (outcome, Vec::new()),
+        (outcome, _) => (outcome, Changes::default()),
     }
 }
 
 /// The output for one unit, and whether a route matches it.
 fn explained(
-    (outcome, filled): (&UnitResult, &[&str]),
+    (outcome, changes): (&UnitResult, Changes),
     payload: &Bytes,
     options: &PayloadOptions,
     routing: Option<&Routing<'_>>,
@@ -131,7 +129,11 @@ fn explained(
     let refusal = match outcome {
         Ok(mapped) => {
             let address = options.reply_address(&mapped.event);
-            let explained = ExplainOutput::of(mapped, filled, address.as_ref(), routing);
+            let mut explained = ExplainOutput::of(mapped, changes, address.as_ref(), routing);
+            let not_executed = routing.and_then(|routing| routing.not_executed(mapped, options));
+            if let (Some(route), Some(why)) = (&mut explained.route, not_executed) {
+                route.not_executed(why);
+            }
             let text = if for_people {
                 person::mapped(mapped, &explained).into()
             } else {
@@ -151,7 +153,8 @@ fn explained(
     }
     let fix = remedy::of(refusal.kind);
     let text = if for_people {
-        person::refused(refusal, payload).into()
+        let is_http = routing.is_some_and(Routing::is_http);
+        person::refused(refusal, payload, is_http).into()
     } else {
         let reason = refusal.code;
         line(outcome, &Fix { reason, fix })

@@ -14,12 +14,15 @@ use super::payload::{PayloadArgs, Refusal, UnitResult, display_value};
   echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"_agentId\":\"weather\"}}' | a2abus map
   a2abus map request.json | jq .event.targetagent
   a2abus map --lines --ids random --now real < captured.jsonl
-  a2abus map --header ce-specversion=1.0 --header ce-id=1 --header ce-source=/s --header ce-type=t
+  a2abus map --header ce-specversion=1.0 --header ce-id=1 --header ce-source=/s --header ce-type=t </dev/null
 
 Each line is {\"index\":0,\"ok\":true,\"family\":…,\"rule\":…,\"kind\":…,\"event\":{…}}, for JSON-RPC with
 \"dialect\" and \"id_raw\", or {\"index\":0,\"ok\":false,\"error\":{\"kind\":…,\"message\":…,\"pointer\":…,
 \"offset\":…}}. With --lines, \"index\" starts at 0 again for every line, and an empty line is an empty
 payload.
+
+The id of an event is that of its payload. In a bridge it is the position of the message, unless mapping.ids of
+the binding says otherwise; over HTTP it is the id of the call.
 
 Exit status 1 if any unit is refused.")]
 pub(crate) struct MapArgs {

@@ -11,18 +11,22 @@ use std::str::FromStr;
 
 use a2abus_plugin::{
     DecodeErrorKind, Event, EventError, EventId, Family, Hint, Ids, Limits, MapContext, MapOptions,
-    Mapped, Refused, Source, Text, Time, map, wrap_unknown,
+    Mapped, Refused, Source, Text, Time, extension, map, wrap_unknown,
 };
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::{Headers, Message};
 use anyhow::Context as _;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
+use http::HeaderMap;
 use serde_json::Value;
 
 use super::command::Misuse;
+use crate::calls::OVERRULED;
 use crate::calls::reply_address::named_by;
-use crate::config::{BindingConfig, Config, EventIds, MappingConfig, check_mapping};
+use crate::clock;
+use crate::config::{BindingConfig, Config, EventIds, MappingConfig, Role, check_mapping};
+use crate::http::negotiate;
 use crate::names::DOOR;
 use crate::pipeline::{ROUTING_ATTRIBUTES, fill_missing};
 
@@ -94,6 +98,8 @@ pub(crate) struct PayloadOptions {
     time: Time,
     id_rule: EventIds,
     ids: NewIds,
+    /// Whether the payload is a request to the HTTP listener, whose events have the id of their call.
+    is_http: bool,
 }
 
 /// A unit that was refused, by detection or as a CloudEvent of the transport.
@@ -203,7 +209,7 @@ fn family(name: &str) -> Result<Family, String> {
 
 pub(super) fn now(text: &str) -> Result<Text, String> {
     if text == "real" {
-        return Ok(crate::clock::rfc3339(crate::clock::now()));
+        return Ok(clock::rfc3339(clock::now()));
     }
     Time::new(text).map(Text::from).map_err(|_| {
         "expected an RFC 3339 time, such as 2026-02-03T04:05:06Z, or the word real".to_owned()
@@ -216,6 +222,12 @@ const TIME_PLACEHOLDER: &str = "0001-01-01T00:00:00Z";
 /// Shown in place of the position of a message.
 pub(crate) const POSITION_PLACEHOLDER: &str = "<position>";
 
+/// Shown in place of the id of a call over HTTP.
+const CALL_PLACEHOLDER: &str = "<call>";
+
+/// The address of the caller in the `source` of a call over HTTP.
+const LOCAL_CALLER: &str = "127.0.0.1";
+
 /// The value of an attribute as it is printed.
 pub(crate) fn display_value(value: &str) -> &str {
     if value == TIME_PLACEHOLDER {
@@ -226,7 +238,7 @@ pub(crate) fn display_value(value: &str) -> &str {
 }
 
 fn fixed_event_id(placeholder: &str) -> EventId {
-    EventId::new(placeholder).unwrap_or_else(|_| crate::clock::new_event_id())
+    EventId::new(placeholder).unwrap_or_else(|_| clock::new_event_id())
 }
 
 impl FromStr for Pair {
@@ -250,6 +262,21 @@ impl EntryPoint<'_> {
     pub(crate) fn name(&self) -> &str {
         self.binding.map_or(DOOR, |binding| binding.name.as_str())
     }
+
+    /// The `source` of its events.
+    pub(crate) fn source(&self) -> Source {
+        let configured = |binding: &BindingConfig| binding.mapping.source.clone();
+        let own = || {
+            let source = format!("/a2abus/{}/{}", self.config.instance, self.name());
+            Text::from(match self.binding {
+                Some(_) => source,
+                None => format!("{source}/{LOCAL_CALLER}"),
+            })
+        };
+        let source = self.binding.and_then(configured).unwrap_or_else(own);
+        // A configuration that was loaded has no other sources.
+        Source::new(source).unwrap_or_default()
+    }
 }
 
 // === impl PayloadOptions ===
@@ -263,24 +290,22 @@ impl PayloadOptions {
             mapping: MappingConfig::default(),
             options: MapOptions::default(),
             source: Source::new("/a2abus/map").unwrap_or_default(),
-            time: Time::new(TIME_PLACEHOLDER).unwrap_or_else(|_| crate::clock::time()),
+            time: Time::new(TIME_PLACEHOLDER).unwrap_or_else(|_| clock::time()),
             id_rule: EventIds::Payload,
             ids: NewIds::default(),
+            is_http: false,
         }
     }
 
     fn at(entry: EntryPoint<'_>) -> Self {
         let mut payload_options = Self {
             limits: Limits::from(&entry.config.limits),
-            source: Source::new(format!(
-                "/a2abus/{}/{}",
-                entry.config.instance,
-                entry.name()
-            ))
-            .unwrap_or_default(),
+            source: entry.source(),
+            is_http: entry.binding.is_none(),
             ..Self::anywhere()
         };
         let Some(binding) = entry.binding else {
+            payload_options.hint = negotiate::hint(&HeaderMap::new());
             return payload_options;
         };
         payload_options.hint = binding.hint();
@@ -288,6 +313,9 @@ impl PayloadOptions {
         let set = payload_options.set_mapping(binding.mapping.clone());
         debug_assert!(set.is_ok());
         payload_options.id_rule = binding.mapping.ids;
+        if binding.role == Role::Workflows {
+            payload_options.hint.executor = Some(entry.config.workflows.agent.clone());
+        }
         payload_options
     }
 
@@ -360,8 +388,13 @@ impl PayloadOptions {
         wrap_unknown(bytes, 0, &self.options, &self.context())
     }
 
+    /// What is known about the payloads.
+    pub(crate) fn hint(&self) -> &Hint {
+        &self.hint
+    }
+
     /// The message of a payload.
-    fn message(&self, payload: &Bytes) -> Message {
+    pub(crate) fn message(&self, payload: &Bytes) -> Message {
         Message {
             key: None,
             headers: self.headers.clone(),
@@ -381,26 +414,50 @@ impl PayloadOptions {
             .into_iter()
             .filter(|name| event.attribute(name).is_none())
             .collect();
-        let context = self.context();
-        let units = map(
-            &event.body(),
-            &self.hint,
-            &self.limits,
-            &self.options,
-            &context,
-        );
-        if let Ok(Ok(inside)) = units.into_only() {
+        if let Some(inside) = self.inside(event, &self.hint) {
             fill_missing(event, &inside.event);
         }
         let is_filled = |name: &&str| event.attribute(name).is_some();
         missing.into_iter().filter(is_filled).collect()
     }
 
-    /// The source of event ids: as the binding configures it, otherwise the payload.
+    /// The data of an event, mapped, if they are one message.
+    pub(crate) fn inside(&self, event: &Event, hint: &Hint) -> Option<Mapped> {
+        let context = self.context();
+        let units = map(&event.body(), hint, &self.limits, &self.options, &context);
+        units.into_only().ok()?.ok()
+    }
+
+    /// Overrides the attributes of a CloudEvent that callers over HTTP may not choose, as the bridge does.
+    pub(crate) fn override_claims(&self, event: &mut Event) {
+        // Both are valid.
+        let id = Text::from(fixed_event_id(CALL_PLACEHOLDER));
+        let set = event
+            .set("source", Text::from(self.source.clone()))
+            .and_then(|()| event.set("id", id));
+        debug_assert!(set.is_ok());
+        let has_expiry = clock::expiry(event).is_some();
+        let is_kept = |name: &str| name == extension::EXPIRY_TIME && has_expiry;
+        for name in OVERRULED.into_iter().filter(|name| !is_kept(name)) {
+            event.remove(name);
+        }
+    }
+
+    /// Gives an event the id that the bridge gives to the unit at this index of a message.
+    pub(crate) fn set_position(&self, event: &mut Event, index: usize) {
+        let id = format!("{POSITION_PLACEHOLDER}#{index}");
+        let set = event.set("id", Text::from(id));
+        debug_assert!(set.is_ok(), "it is a legal id");
+    }
+
+    /// The source of event ids: as the binding configures it, otherwise the payload. Over HTTP it is the call.
     fn event_ids(&self) -> Ids<'static> {
+        if self.is_http {
+            return Ids::Fresh(&|| fixed_event_id(CALL_PLACEHOLDER));
+        }
         let new: &dyn Fn() -> EventId = match self.ids {
             NewIds::Stable => &|| fixed_event_id("<new>"),
-            NewIds::Random => &crate::clock::new_event_id,
+            NewIds::Random => &clock::new_event_id,
         };
         match self.id_rule {
             EventIds::Position => Ids::Given(fixed_event_id(POSITION_PLACEHOLDER)),

@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::relay::{MAX_MESSAGE, Relay};
-use super::command::{Misuse, load};
+use super::bridge_client::not_http;
+use super::command::{Misuse, duration, load};
 use super::telemetry;
 use crate::Bridge;
 use crate::config::{AsText, LogFilter, StateConfig, StateLog, TelemetryConfig};
@@ -79,8 +80,7 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
     }
     let Some(config) = &args.config else {
         if args.url.scheme() != "http" {
-            let message = format!("--url must begin with http://, not {}", args.url.scheme());
-            return Err(Misuse(message).into());
+            return Err(Misuse(not_http(&args.url)).into());
         }
         telemetry::start(&quiet())?;
         return serve(endpoint(&args.url, args.agent.as_deref()), args.timeout).await;
@@ -113,9 +113,9 @@ fn endpoint(bridge: &Url, agent: Option<&str>) -> Url {
 
 /// A time limit for the header `X-A2A-Timeout`, which has milliseconds.
 fn timeout(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(timeout) if timeout < Duration::from_millis(1) => Err("must be at least 1ms".to_owned()),
-        parsed => parsed.map_err(|error| error.to_string()),
+    match duration(text)? {
+        timeout if timeout < Duration::from_millis(1) => Err("must be at least 1ms".to_owned()),
+        timeout => Ok(timeout),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Programs and HTTP servers that the bridge connects to the bus: `agents.NAME.attach`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use a2abus_models::a2e_workflow::target::ApiBase;
 use a2abus_transports::{Secret, SecretError, Topic};
@@ -136,6 +138,41 @@ impl AttachConfig {
             secrets.filter_map(move |(key, value)| Some((section, key.as_str(), value.secret()?)))
         })
     }
+
+    /// Why its program cannot be started on this machine. A program is not looked for in a `PATH` that is a secret.
+    pub(super) fn missing_program(&self) -> Option<&'static str> {
+        let program = self.command.as_ref()?.first()?;
+        let path = match self.env.get("PATH") {
+            Some(TextOrSecret::Text(path)) => OsString::from(path),
+            Some(TextOrSecret::Secret(_)) => return None,
+            None => std::env::var_os("PATH").unwrap_or_default(),
+        };
+        let directory = self.directory.as_deref().unwrap_or(Path::new("."));
+        find_program(program, directory, &path).err()
+    }
+}
+
+/// Looks for a program as the bridge starts it: in a directory if its name has a slash, else in `path`.
+///
+/// # Errors
+/// Why it cannot be started.
+pub(crate) fn find_program(
+    program: &str,
+    directory: &Path,
+    path: &OsStr,
+) -> Result<(), &'static str> {
+    let is_executable = |path: &Path| {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    if program.contains('/') {
+        let found = is_executable(&directory.join(program));
+        return found.then_some(()).ok_or("no such program");
+    }
+    let mut candidates = std::env::split_paths(path).map(|folder| folder.join(program));
+    let found = candidates.any(|candidate| is_executable(&candidate));
+    let missing = "there is no such program in PATH: install it, or give its path";
+    found.then_some(()).ok_or(missing)
 }
 
 // === impl BindingConfig ===

@@ -1,5 +1,6 @@
 //! Problems of a configuration: what is wrong, where, and the fix.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::Serialize;
@@ -117,8 +118,18 @@ impl ConfigErrors {
         });
     }
 
-    /// Sorts by position in the file, then by variable.
+    /// Sorts by position in the file, then by variable. A problem that several checks found is reported once.
     pub(super) fn sort(&mut self) {
+        let mut seen = BTreeSet::new();
+        self.problems.retain(|problem| {
+            let Problem {
+                site,
+                path,
+                message,
+                ..
+            } = problem;
+            seen.insert((site.clone(), path.clone(), message.clone()))
+        });
         self.problems
             .sort_by(|a, b| (&a.site, &a.path).cmp(&(&b.site, &b.path)));
     }

@@ -51,6 +51,10 @@ const NOT_CONFIGURATION: &[&str] = &[
 ];
 const NOT_CONFIGURATION_PREFIX: &str = "A2ABUS_TEST_";
 
+/// What the parser says of a template or pattern without quotes, such as `agents.{targetagent}` between brackets, or
+/// `*`.
+const UNQUOTED: [&str; 2] = ["parsing a flow ", "scanning an anchor or alias"];
+
 /// Reads the file and applies the environment variables. `None` when the file is not YAML; the problem is then
 /// reported.
 pub(super) fn read(
@@ -140,7 +144,11 @@ fn parser_message(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let line = text.lines().next().unwrap_or_default();
     let what = line.rsplit_once(" at line ").map_or(line, |(what, _)| what);
-    format!("not YAML: {what}")
+    let cure = match UNQUOTED.iter().any(|fault| what.contains(fault)) {
+        true => ": put values with {, } or * in quotes",
+        false => "",
+    };
+    format!("not YAML: {what}{cure}")
 }
 
 // === impl Node ===

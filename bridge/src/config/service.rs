@@ -226,7 +226,7 @@ pub struct TelemetryConfig {
     /// Maximum number of agents with separate metrics. An agent named in a route gets them with its first call, any
     /// other with its first answer. All further agents count as `other`.
     ///
-    /// Wrong: each agent adds about 25 series; too many slow down the metrics system.
+    /// Wrong: each agent adds about 20 series; too many slow down the metrics system.
     #[schemars(range(min = 0, max = 100_000))]
     pub max_agents: u32,
 }

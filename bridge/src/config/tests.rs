@@ -75,6 +75,16 @@ fn invalid_yaml_is_reported_with_its_position() {
         "a: *b",
         &["f:1:4: not YAML: alias references unknown anchor"],
     );
+    let cure = "put values with {, } or * in quotes";
+    for text in [
+        "default_route: [{transport: n, topic: agents.{targetagent}}]",
+        "when: {targetagent: *}",
+        "when:\n  targetagent: *",
+        "topics: [agents.*, *]",
+    ] {
+        let found = problems(text, &[]);
+        assert!(found.len() == 1 && found[0].ends_with(cure), "{found:?}");
+    }
     let missing = Config::load(Path::new("/nowhere/a2abus.yaml"), []).unwrap_err();
     assert!(
         missing

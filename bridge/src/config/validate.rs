@@ -8,13 +8,15 @@ mod checker;
 mod graph;
 mod registry;
 mod secrets;
+#[cfg(feature = "nats")]
+mod streams;
 mod workflows;
 
 use std::collections::BTreeSet;
 
 use a2abus_plugin::Source;
 use a2abus_plugin::extension;
-use a2abus_transports::{Topic, TopicFilter};
+use a2abus_transports::{Topic, TopicFilter, overlap};
 
 use self::checker::{Checker, already, attributes_of};
 use super::nearest::meant;
@@ -40,6 +42,8 @@ pub(super) fn check(sections: &Sections, root: &Node, problems: &mut ConfigError
     checker.transports();
     checker.message_sizes();
     checker.bindings();
+    #[cfg(feature = "nats")]
+    streams::check(&mut checker);
     checker.destinations();
     checker.answering();
     checker.dead_letters();
@@ -286,7 +290,7 @@ impl Checker<'_> {
                 self.error(path.key("budget_bytes"), message);
             }
         }
-        self.shared_groups();
+        self.shared_topics();
         self.reply_topics();
     }
 
@@ -343,26 +347,60 @@ impl Checker<'_> {
         }
     }
 
-    /// Warns of two bindings with one group: they share the messages, which is rarely intended.
-    fn shared_groups(&mut self) {
+    /// Warns of topics that one binding lists twice, or that two bindings read: this is rarely intended.
+    fn shared_topics(&mut self) {
         let bindings: Vec<_> = self.each_binding().collect();
         for (index, (path, later)) in bindings.iter().enumerate() {
-            let shared = bindings.iter().take(index).find(|(_, earlier)| {
-                earlier.transport == later.transport
-                    && earlier.group == later.group
-                    && earlier
-                        .topics
-                        .iter()
-                        .any(|a| later.topics.iter().any(|b| overlap(a.as_str(), b.as_str())))
-            });
-            if let Some((_, earlier)) = shared {
-                let message = format!(
-                    "shares a topic and the group {} with the binding {}: each receives only part of the messages",
-                    later.group, earlier.name
-                );
+            self.repeated_topics(path, later);
+            let mut earlier = bindings.iter().take(index);
+            if let Some(message) = earlier.find_map(|(_, earlier)| self.sharing(earlier, later)) {
                 self.warning(path.key("topics"), message);
             }
         }
+    }
+
+    fn repeated_topics(&mut self, path: &ValuePath, binding: &BindingConfig) {
+        let path = path.key("topics");
+        for (index, topic) in binding.topics.iter().enumerate() {
+            let mut earlier = binding.topics.iter().take(index);
+            if let Some(first) = earlier.position(|earlier| earlier == topic) {
+                let message = format!("is the same topic as {}: remove it", path.index(first));
+                self.warning(path.index(index), message);
+            }
+        }
+    }
+
+    /// What happens to the messages of a topic that two bindings read, unless that is clearly intended.
+    fn sharing(&self, earlier: &BindingConfig, later: &BindingConfig) -> Option<String> {
+        let reads = |topic: &AsText<TopicFilter>| {
+            let mut topics = earlier.topics.iter();
+            topics.any(|other| overlap(other.as_str(), topic.as_str()))
+        };
+        if earlier.transport != later.transport || !later.topics.iter().any(reads) {
+            return None;
+        }
+        let name = &earlier.name;
+        if earlier.subscription().reading == later.subscription().reading {
+            let share = match &later.durable {
+                Some(durable) => format!("the durable {durable}"),
+                None => format!("the group {}", later.group),
+            };
+            return Some(format!(
+                "shares a topic and {share} with the binding {name}: each receives only part of the messages"
+            ));
+        }
+        if earlier.role != later.role {
+            return Some(format!(
+                "shares a topic with the binding {name}, which has another role: each message is processed by both, and one that does not fit a role becomes a dead letter; use one topic per role"
+            ));
+        }
+        let is_routed_twice =
+            later.role == Role::Events && !graph::are_routed_apart(self, earlier, later);
+        is_routed_twice.then(|| {
+            format!(
+                "shares a topic with the binding {name}, and both get every message: each is routed twice; use one binding, or a route with when: {{binding: {name}}}"
+            )
+        })
     }
 
     fn destinations(&mut self) {
@@ -437,7 +475,9 @@ impl Checker<'_> {
             self.unstored_letters(path, binding);
         }
         for (path, binding) in self.each_attached() {
-            self.looping_letters(path.key("dead_letter"), binding);
+            let path = path.key("dead_letter");
+            self.looping_letters(path.clone(), binding);
+            self.unstored_letters(path, binding);
         }
     }
 
@@ -655,16 +695,3 @@ const KNOWN_ATTRIBUTES: &[&str] = &[
     extension::TRACE_PARENT,
     extension::TRACE_STATE,
 ];
-
-/// Whether one topic can match both filters.
-fn overlap(a: &str, b: &str) -> bool {
-    let (mut a, mut b) = (a.split('.'), b.split('.'));
-    loop {
-        match (a.next(), b.next()) {
-            (None, None) => return true,
-            (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
-            (Some(x), Some(y)) if x == y || x == "*" || y == "*" => {}
-            _ => return false,
-        }
-    }
-}

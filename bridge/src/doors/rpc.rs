@@ -19,7 +19,7 @@ pub(super) mod unit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_plugin::{Hint, Limits, Text, Unit, decode};
+use a2abus_plugin::{EventError, EventErrorKind, Hint, Limits, Text, Unit, decode};
 use a2abus_transports::Message;
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use axum::body::Body;
@@ -33,6 +33,7 @@ use tokio::time::{Instant, timeout};
 
 use self::common::{AdmittedRequest, CallOptions, Common, Target};
 use self::head::{CALL_ID, header_of, status_of, unpublished_status};
+use self::keyed::RefusedUnit;
 use self::parts::AnswerParts;
 use self::reply::Reply;
 use self::unit::{Framed, Item, RequestItem};
@@ -123,7 +124,7 @@ pub(super) async fn serve(
     let (caller, served) = match permitted {
         Err(failure) => (
             Text::default(),
-            Err(((StatusCode::FORBIDDEN, failure), None)),
+            Err(((StatusCode::FORBIDDEN, failure), RefusedUnit::default())),
         ),
         Ok(Principal { name: caller }) => {
             // Boxed, so that it uses no memory while the answer is awaited.
@@ -136,17 +137,17 @@ pub(super) async fn serve(
             let served = match admitted.await {
                 // The charge for the head is released when the response begins.
                 Ok((taken, _charge)) => keyed::answered(door, path, taken, answered).await,
-                Err(refusal) => Err((refusal, None)),
+                Err(refusal) => Err((refusal, RefusedUnit::default())),
             };
             (caller, served)
         }
     };
-    let mut response = served.unwrap_or_else(|((status, failure), id)| {
+    let mut response = served.unwrap_or_else(|((status, failure), RefusedUnit { id, method })| {
         let line = Line {
             call,
             caller: &caller,
             agent: target.name().unwrap_or_default(),
-            method: "",
+            method: &method,
             outcome: failure.reason_code(),
             took: arrived.elapsed(),
         };
@@ -235,16 +236,28 @@ fn read_event(headers: &HeaderMap, body: Bytes, limits: &Limits) -> Result<Unit,
         let value = Bytes::copy_from_slice(value.as_bytes());
         message.headers.push(Text::from(name.as_str()), value);
     }
-    let refused = |why: &dyn std::fmt::Display| {
+    let refused = |why: String| {
         let message = format!("the CloudEvent cannot be read: {why}");
         let failure = Failure::new(Reason::InvalidRequest, message);
         (StatusCode::BAD_REQUEST, failure)
     };
     match content_mode::read(ProtocolBinding::Http, &message, limits) {
         Ok(Content::Event(event)) => Ok(Unit::of_event(event)),
-        Ok(Content::Plain { .. }) => Err(refused(&"it has no ce-specversion")),
-        Err(error) => Err(refused(&error)),
+        Ok(Content::Plain { .. }) => Err(refused("it has no ce-specversion".to_owned())),
+        // Some SDKs write such values.
+        Err(error) if is_badly_encoded(&error) => Err(refused(format!(
+            "{error}; percent-encode the value, or send the event in structured mode"
+        ))),
+        Err(error) => Err(refused(error.to_string())),
     }
+}
+
+/// Whether the value of an attribute is not percent-encoded UTF-8.
+fn is_badly_encoded(error: &EventError) -> bool {
+    matches!(
+        error.kind(),
+        EventErrorKind::MalformedPercent | EventErrorKind::InvalidUtf8
+    )
 }
 
 /// Limits the total size of a batch on the bus: each of its requests is sent with all passed headers.
@@ -290,9 +303,7 @@ fn read_head(
     let is_binary_event = negotiate::is_binary_event(&head.headers);
     // The data of an event may have any type.
     if !negotiate::is_json_body(&head.headers) && !is_binary_event {
-        let message = "the body must be JSON: send it with Content-Type: application/json";
-        let failure = Failure::new(Reason::ContentType, message);
-        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
+        return Err(unsupported_type(&head.headers));
     }
     let timeout = timeout_of(&head.headers)?;
     let accepts = accepts_of(&head.headers)?;
@@ -320,6 +331,17 @@ fn read_head(
     })
 }
 
+fn unsupported_type(headers: &HeaderMap) -> Refusal {
+    let message = match negotiate::is_structured_event(headers) {
+        true => {
+            "only the JSON format of CloudEvents is supported: send the event with Content-Type: application/cloudevents+json, or in binary mode, with headers ce-…"
+        }
+        false => "the body must be JSON: send it with Content-Type: application/json",
+    };
+    let failure = Failure::new(Reason::ContentType, message);
+    (StatusCode::UNSUPPORTED_MEDIA_TYPE, failure)
+}
+
 fn accepts_of(headers: &HeaderMap) -> Result<Accepts, Refusal> {
     Accepts::of(headers).ok_or_else(|| {
         let message =
@@ -339,12 +361,17 @@ fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
 
 async fn respond_to_one(common: &Common, item: Item) -> Result<Response, Refusal> {
     match item {
-        Item::Refused(body) => Ok(common.refused(body)),
+        Item::Refused(refused) => Ok(common.refused(refused.body())),
         Item::Request(item) => Ok(answer(common, item).await),
-        Item::Notification(unit, reply) => Ok(match Box::pin(common.notify(unit)).await {
-            Ok(()) => accepted(),
-            Err(error) => reply.refusal(common, unpublished_status(&error), &Failure::call(&error)),
-        }),
+        Item::Notification(item) => {
+            let RequestItem {
+                unit, data, reply, ..
+            } = *item;
+            Ok(match Box::pin(common.notify(unit, data)).await {
+                Ok(()) => accepted(),
+                Err(error) => reply.refusal(common, unpublished_status(&error), &error),
+            })
+        }
     }
 }
 
@@ -360,8 +387,11 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
         mut reply,
         streaming,
     } = *item;
+    // The stored answer to a key has the status of the whole answer.
+    let wants_parts = common.accepts.is_events_only() && common.key.is_none();
     let options = CallOptions {
         data,
+        accepts_parts: wants_parts,
         ..CallOptions::default()
     };
     // Boxed, so that it uses no memory while the answer is awaited.
@@ -370,16 +400,14 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     if let Some(error) = parts.refused()
         && let Some(status) = status_of(error)
     {
-        return reply.refusal(common, status, &Failure::call(error));
+        return reply.refusal(common, status, error);
     }
     // The timeout of a caller limits how long it waits for a whole answer.
     let events = common.accepts.events() && !common.is_patient;
     if streaming && events {
         return stream_of(common, parts.into_stream(), reply);
     }
-    // The stored answer to a key has the status of the whole answer.
-    let opens_early = common.accepts.is_events_only() && common.key.is_none();
-    let mut part = if opens_early {
+    let mut part = if wants_parts {
         match timeout(sse::UNTIL_STREAM, parts.next()).await {
             Err(_silence) => return stream_of(common, parts.into_stream(), reply),
             Ok(part) => part,
@@ -398,7 +426,7 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     if let Err(error) = &last
         && let Some(status) = status_of(error)
     {
-        return reply.refusal(common, status, &Failure::call(error));
+        return reply.refusal(common, status, error);
     }
     let part = reply.part(last);
     reply.whole(common, part)

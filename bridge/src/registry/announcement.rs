@@ -9,6 +9,9 @@ use super::record::Owner;
 use crate::names::Name;
 use crate::state::StateError;
 
+/// Matches any segment of an identity.
+pub(super) const ANY: &str = "+";
+
 /// An announcement and its origin.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Announcement {
@@ -50,6 +53,9 @@ pub(crate) enum AnnouncementError {
     /// No agent with this name is announced.
     #[error("no agent {0:?} has announced itself, or its lease has expired")]
     Unknown(Text),
+    /// No agent with this name is announced in this organisation and unit.
+    #[error("no agent {agent:?} has announced itself in {owner:?}, or its lease has expired")]
+    UnknownIn { agent: Text, owner: Text },
     /// The log did not store it.
     #[error("the announcement was not stored: {0}")]
     NotStored(StateError),
@@ -71,6 +77,18 @@ impl RequestOrigin {
 // === impl AnnouncementError ===
 
 impl AnnouncementError {
+    /// No agent with this name is announced by this owner; a segment that is not given is `+`, any.
+    pub(crate) fn unknown_in(agent: Text, org: Option<&str>, unit: Option<&str>) -> Self {
+        if org.or(unit).is_none() {
+            return Self::Unknown(agent);
+        }
+        let owner = format!("{}/{}", org.unwrap_or(ANY), unit.unwrap_or(ANY));
+        Self::UnknownIn {
+            agent,
+            owner: owner.into(),
+        }
+    }
+
     /// Whether the same announcement may succeed later.
     pub(super) fn is_transient(&self) -> bool {
         matches!(self, Self::NotStored(error) if error.is_transient())

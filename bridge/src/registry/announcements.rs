@@ -252,9 +252,14 @@ impl Announcements {
         }
     }
 
-    /// Counts a refused announcement. The reader of a discovery topic logs its own ones, with their positions. It tries
-    /// again those that the log did not store, so these do not count yet.
-    pub(super) fn refused(&self, claim: &Announcement, why: &AnnouncementError) {
+    /// Counts a refused announcement; `asked` is what it would have been. The reader of a discovery topic logs its own
+    /// ones, with their positions. It tries again those that the log did not store, so these do not count yet.
+    pub(super) fn refused(
+        &self,
+        claim: &Announcement,
+        asked: RegistryEvent,
+        why: &AnnouncementError,
+    ) {
         if claim.origin.transport.is_some() && why.is_transient() {
             return;
         }
@@ -264,7 +269,11 @@ impl Announcements {
         {
             let agent = claim.agent.as_deref().map(shortened);
             let caller = claim.origin.caller.as_deref();
-            tracing::warn!(agent, caller, error = %why, suppressed, "an announcement over HTTP is refused");
+            let what = match asked {
+                RegistryEvent::Removed => "the removal of an agent",
+                _ => "an announcement",
+            };
+            tracing::warn!(agent, caller, error = %why, suppressed, "{what} over HTTP is refused");
         }
     }
 

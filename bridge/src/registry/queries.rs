@@ -194,6 +194,7 @@ async fn answer(
         target: Some(agent.clone()),
         timeout: Some(AGENT_TIMEOUT),
         bounds_first_part: false,
+        accepts_parts: false,
         caller,
         key: None,
         headers: Vec::new(),

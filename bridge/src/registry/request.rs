@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
+use super::announcement::ANY;
 use super::card::about;
 use super::{
     Agents, AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, RequestOrigin,
@@ -82,8 +83,6 @@ struct AgentEntry {
 const PAGE: (usize, usize) = (100, 1_000);
 /// What an entry takes besides its card, in bytes.
 const ENTRY_BYTES: usize = 256;
-/// Matches any segment of an identity.
-const ANY: &str = "+";
 
 // === impl Method ===
 
@@ -149,7 +148,9 @@ impl Registry {
                 let (agents, agent) = (self.now(), params.agent()?);
                 let is_taken = params.takes(&self.owner_of(&agents, &agent));
                 let entry = self.entry(&agents, &agent).filter(|_| is_taken);
-                let entry = entry.ok_or(AnnouncementError::Unknown(agent))?;
+                let (org, unit) = (params.org_id.as_deref(), params.unit_id.as_deref());
+                let unknown = || AnnouncementError::unknown_in(agent.clone(), org, unit);
+                let entry = entry.ok_or_else(unknown)?;
                 serde_json::to_string(&entry).map_err(|error| unwritable(&error))
             }
             Method::List => self.list(&params, &origin),
@@ -396,7 +397,7 @@ impl From<AnnouncementError> for Failure {
             AnnouncementError::Full(most) => {
                 Self::new(Reason::Exhausted, message).detail("limit", most)
             }
-            AnnouncementError::Unknown(agent) => {
+            AnnouncementError::Unknown(agent) | AnnouncementError::UnknownIn { agent, .. } => {
                 Self::new(Reason::AgentNotFound, message).detail("agentName", agent.as_str())
             }
             AnnouncementError::NotStored(error) => {

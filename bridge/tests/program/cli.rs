@@ -162,6 +162,16 @@ fn the_demo_names_the_route_only_if_one_matched() {
     assert!(steps.iter().any(|step| step["step"] == "unknown agent"));
 }
 
+// === convert ===
+
+#[test]
+fn a_misspelt_conversion_is_guessed() {
+    let output = run(&["convert", "envelope_normalise"], "");
+    assert_eq!(output.status, 2, "{}", output.stdout);
+    let guess = "did you mean envelope_normalize?";
+    assert!(output.stderr.contains(guess), "{}", output.stderr);
+}
+
 // === the program ===
 
 #[test]

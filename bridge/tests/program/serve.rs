@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -567,6 +567,68 @@ fn every_request_leaves_a_line_in_the_access_log() {
     }
 }
 
+/// What `a2abus agents` prints about a bridge.
+fn agents_of(served: &Served, arguments: &[&str]) -> Output {
+    let url = format!("http://{}", served.door);
+    let arguments = [&["agents"][..], arguments, &["--url", &url]].concat();
+    command(&arguments).output().unwrap()
+}
+
+#[test]
+fn the_commands_for_agents_say_that_a_bridge_has_none() {
+    let served = Served::start(CONFIG);
+    for arguments in [&["ls"][..], &["show", "weather"], &["watch"]] {
+        let output = agents_of(&served, arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("registry.enabled"), "{error}");
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn the_commands_for_agents_use_the_same_names() {
+    let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
+    let served = Served::start(&format!("{CONFIG}{agents}\n"));
+    for arguments in [&["ls", "--json"][..], &["show", "weather", "--json"]] {
+        let output = agents_of(&served, arguments);
+        let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(shown["name"], "weather", "{shown}");
+        assert_eq!(shown["card"]["description"], "W.", "{shown}");
+        // Nobody knows it of an agent on the bus.
+        assert_eq!(shown.get("available"), None, "{shown}");
+    }
+}
+
+#[test]
+fn the_access_log_names_the_method_wherever_it_is_known() {
+    let served = Served::start(CONFIG);
+    let note = |method: &str| {
+        let params = json!({ "_agentId": "weather" });
+        json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
+    };
+    let get = |org: &str| {
+        let params = json!({ "agent_id": "gone", "org_id": org });
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "agent/card/get", "params": params })
+            .to_string()
+    };
+    let key = "idempotency-key: k\r\n";
+    // The event has no method of its own.
+    let event = "ce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\nce-type: t\r\nce-targetagent: weather\r\n";
+    for (headers, body, method, outcome) in [
+        (key, note("a"), "a", "sent"),
+        (key, note("a"), "a", "replayed"),
+        (key, note("b"), "b", "idempotency_key_reused"),
+        (event, note("c"), "c", "sent"),
+        ("", get("o"), "agent/card/get", "agent_not_found"),
+        ("", "{".to_owned(), "", "not_json"),
+    ] {
+        let answer = post(&served.door, "/rpc", headers, &body);
+        let line = served.next_access();
+        assert_eq!(line["outcome"], outcome, "{line} {answer}");
+        assert_eq!(line["method"], method, "{line} {answer}");
+    }
+}
+
 #[test]
 fn a_task_of_eventmesh_that_is_refused_leaves_a_line_in_the_access_log() {
     let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
@@ -602,15 +664,16 @@ fn a_refused_announcement_leaves_a_line_in_the_log() {
     let delete = request("agent/card/delete", json!({ "agent_id": "gone" }));
     let new = json!({ "agent_id": "new", "card": { "name": "New", "url": "nats:agents.new" } });
     let update = request("agent/card/update", new);
-    for (method, path, body, agent) in [
-        ("PUT", "/a2a/agents/weather", card, "weather"),
-        ("DELETE", "/a2a/agents/rain", "", "rain"),
-        ("POST", "/rpc", &delete, "gone"),
-        ("POST", "/rpc", &update, "new"),
+    let (announced, removed) = ("an announcement", "the removal of an agent");
+    for (method, path, body, agent, what) in [
+        ("PUT", "/a2a/agents/weather", card, "weather", announced),
+        ("DELETE", "/a2a/agents/rain", "", "rain", removed),
+        ("POST", "/rpc", &delete, "gone", removed),
+        ("POST", "/rpc", &update, "new", announced),
     ] {
         let answer = announcement(method, path, body);
-        let line =
-            served.next_line(|line| line["message"] == "an announcement over HTTP is refused");
+        let expected = format!("{what} over HTTP is refused");
+        let line = served.next_line(|line| line["message"] == expected.as_str());
         assert_eq!(line["agent"], agent, "{line} {answer}");
         assert_eq!(line["level"], "WARN", "{line}");
         assert!(!line["error"].as_str().unwrap().is_empty(), "{line}");

@@ -483,7 +483,7 @@ agents: { maps: { description: Maps., to: { transport: local, topic: agents.maps
 fn wrong_arguments_are_refused_before_anything_is_read() {
     for (args, why) in [
         (["--agent", "a b"], "is not a valid agent name"),
-        (["--url", "https://bridge"], "must begin with http://"),
+        (["--url", "https://bridge"], "http://HOST:8080"),
         (["-c", "missing.yaml"], "missing.yaml"),
     ] {
         let mut child = command(&[&["stdio"][..], &args].concat())

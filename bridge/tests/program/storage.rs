@@ -99,3 +99,15 @@ async fn values_that_a_workflow_stored_are_listed_read_and_removed() {
     stop.cancel();
     running.await.unwrap();
 }
+
+#[test]
+fn a_missing_key_names_both_options() {
+    let output = Command::new(env!("CARGO_BIN_EXE_a2abus"))
+        .args(["workflow", "storage", "ls"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let options = "<--key-env <NAME>|--key-file <FILE>>";
+    assert!(errors.contains(options), "{errors}");
+}

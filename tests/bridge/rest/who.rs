@@ -244,6 +244,10 @@ async fn bodies_that_cannot_be_used_say_why() {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body}");
         assert_eq!(answer["error"]["code"], code, "{path} {body}");
         assert_eq!(answer["error"]["type"], "ValidationError", "{path} {body}");
+        assert!(
+            answer["error"]["suggestions"][0].is_string(),
+            "{path} {body}"
+        );
     }
     for (body, named) in [
         (r#"{"workflow":"a","workflow":"b"}"#, "workflow"),

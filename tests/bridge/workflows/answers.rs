@@ -170,6 +170,53 @@ async fn an_invalid_workflow_is_answered_with_all_its_problems() {
 }
 
 #[tokio::test]
+async fn a_refused_workflow_is_named_by_its_execution_id() {
+    let mut world = World::with("run_as: reporter", "  rpc: true").await;
+    let invalid = workflow("e-1", &[("w", json!({"Nap": {}}))]);
+    let named = [("collaborationid", "mine")];
+    world.send("1", &named, &invalid).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["execution_id"], "e-1", "{answer:?}");
+    assert_eq!(answer.attribute("collaborationid"), "e-1");
+    // The wrapped form has no execution id. The header counts, unless it is the reply id of a call.
+    let wrapped = r#"{"beginExecution":{"workflowId":"w","root":"r"}}"#;
+    let reply_id = "3z4o7pvdltpxhb7ons6pxngf6ahkwiuwjwxmgwmnqffhdksltcmq";
+    for (id, name, shown) in [("2", "mine", json!("mine")), ("3", reply_id, json!(null))] {
+        world.send(id, &[("collaborationid", name)], wrapped).await;
+        let answer = world.answer().await;
+        assert_eq!(answer.data["status"], "failed", "{answer:?}");
+        assert_eq!(answer.data["execution_id"], shown, "{answer:?}");
+        assert_eq!(answer.attribute("collaborationid"), name);
+    }
+    let begin = json!({"type": "beginExecution", "executionId": "e-4", "operationOrder": ["w"]});
+    let answer = world.call(&begin).await;
+    assert_eq!(answer["status"], "failed", "{answer}");
+    assert_eq!(answer["execution_id"], "e-4", "{answer}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_call_with_a_misspelt_member_is_refused() {
+    let world = World::with("run_as: reporter", "  rpc: true").await;
+    let lines = workflow("e-1", &[("w", wait(1))]);
+    for (params, reason) in [
+        (
+            json!({"workflow": lines, "onerror": "continue"}),
+            r#"unknown member "onerror"; known are workflow, input"#,
+        ),
+        (json!({"workflow": [lines]}), "workflow must be a string"),
+    ] {
+        let call =
+            json!({"jsonrpc": "2.0", "id": 7, "method": "workflows/execute", "params": params});
+        let answer = world.call(&call).await;
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(reason), "{message}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_event_may_hold_what_a_request_over_http_would() {
     let mut world = World::new().await;
     let filter = json!({"FilterData": {

@@ -8,6 +8,7 @@ use tokio::task::yield_now;
 
 use super::stops::cancel_of;
 use super::{ReplyEvent, World, begin, define, wait};
+use crate::delivery::Lines;
 
 fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, String)> {
     let is_begin = line.contains("beginExecution");
@@ -272,8 +273,9 @@ async fn lines_of_two_agents_are_two_workflows() {
 
 #[tokio::test(start_paused = true)]
 async fn an_incomplete_sequence_of_lines_is_answered_after_a_minute() {
+    let (log, _logging) = Lines::record();
     let mut world = World::named().await;
-    send(&world, "1", None, &define("w", &wait(1))).await;
+    send(&world, "1", Some(2), &define("w", &wait(1))).await;
     let mut minutes = 0;
     let delivery = loop {
         tokio::select! {
@@ -289,6 +291,15 @@ async fn an_incomplete_sequence_of_lines_is_answered_after_a_minute() {
     let answer = ReplyEvent::of(&delivery.message);
     delivery.acknowledger.settle(Outcome::Settled).unwrap();
     assert_eq!(answer.data["error"]["type"], "TimeoutError");
+    // The other lines may be at another replica.
+    let suggestion = answer.data["error"]["suggestions"][0].as_str().unwrap();
+    assert!(suggestion.contains("the same key"), "{suggestion}");
+    let logged = log.of("WARN", "an incomplete workflow");
+    assert!(logged[0].contains("c-1"), "{logged:?}");
+    assert!(
+        logged[0].contains("1 without beginExecution, seq 2"),
+        "{logged:?}"
+    );
     assert_eq!(answer.attribute("collaborationid"), "c-1");
     world
         .until_counted("a2abus_settled_total{binding=\"work\"}", 1)

@@ -11,7 +11,7 @@ use anyhow::{anyhow, bail};
 use tokio::time::timeout;
 
 use super::super::command::Misuse;
-use super::super::output::complain_line;
+use super::super::output::{complain_line, plain};
 use super::super::reach::{self, ConnectWait};
 use super::letter::Letter;
 use crate::config::{Config, TransportConfig};
@@ -25,6 +25,8 @@ pub(super) struct Places<'a> {
     current: Option<Place>,
     /// The streams that were read.
     streams: BTreeSet<String>,
+    /// The bindings of the dead letters that were read.
+    bindings: BTreeSet<String>,
 }
 
 /// A dead-letter topic.
@@ -51,20 +53,14 @@ const SILENCE: Duration = Duration::from_secs(30);
 // === impl Places ===
 
 impl<'a> Places<'a> {
-    /// Those of the bindings with these names, or of all.
-    ///
-    /// # Errors
-    /// When there is no binding of a name.
-    pub(super) fn of(config: &'a Config, bindings: &[String]) -> Result<Self, Misuse> {
+    /// Those of the bindings with these names, or of all. The dead letters of a binding that the configuration does not
+    /// have can be on any of them.
+    pub(super) fn of(config: &'a Config, bindings: &[String]) -> Self {
         let own = config.reply_bindings();
-        let all = || config.bindings.iter().chain(&own);
-        let known = |name: &String| all().any(|it| it.name.as_str() == name);
-        if let Some(unknown) = bindings.iter().find(|name| !known(name)) {
-            return Err(Misuse(format!("--binding: there is no binding {unknown}")));
-        }
-        let chosen = all().enumerate().filter(|(_, it)| {
-            bindings.is_empty() || bindings.iter().any(|name| it.name.as_str() == name)
-        });
+        let is_all = bindings.is_empty() || bindings.iter().any(|name| !has_binding(config, name));
+        let all = config.bindings.iter().chain(&own).enumerate();
+        let chosen =
+            all.filter(|(_, it)| is_all || bindings.iter().any(|name| it.name.as_str() == name));
         let (mut seen, mut left) = (BTreeSet::new(), VecDeque::new());
         for (index, binding) in chosen {
             let (transport, topic) = (
@@ -79,12 +75,34 @@ impl<'a> Places<'a> {
                 });
             }
         }
-        Ok(Self {
+        Self {
             config,
             left,
             current: None,
             streams: BTreeSet::new(),
-        })
+            bindings: BTreeSet::new(),
+        }
+    }
+
+    /// Checks that the configuration or a dead letter has the bindings with these names. To be called once everything
+    /// was read.
+    ///
+    /// # Errors
+    /// When nothing has one of them.
+    pub(super) fn check_bindings(&self, names: &[String]) -> Result<(), Misuse> {
+        let is_known =
+            |name: &&String| self.bindings.contains(*name) || has_binding(self.config, name);
+        let Some(unknown) = names.iter().find(|name| !is_known(name)) else {
+            return Ok(());
+        };
+        let known = Vec::from_iter(self.bindings.iter().map(|name| plain(name))).join(", ");
+        let known = match known.as_str() {
+            "" => "there are none at all".to_owned(),
+            known => format!("there are some of {known}"),
+        };
+        Err(Misuse(format!(
+            "--binding: the configuration has no binding {unknown}, and there are no dead letters of it; {known}"
+        )))
     }
 
     /// Checks that these topics include those of the positions. Which streams they are in is known only later: see
@@ -141,6 +159,8 @@ impl<'a> Places<'a> {
         loop {
             if let Some(place) = &mut self.current {
                 if let Some(letters) = place.next().await? {
+                    let bindings = letters.iter().filter_map(Letter::binding);
+                    self.bindings.extend(bindings.map(str::to_owned));
                     return Ok(Some(letters));
                 }
                 reach::close(&place.transport).await;
@@ -155,6 +175,13 @@ impl<'a> Places<'a> {
             }
         }
     }
+}
+
+/// Whether the configuration has a binding with this name.
+fn has_binding(config: &Config, name: &str) -> bool {
+    let own = config.reply_bindings();
+    let mut all = config.bindings.iter().chain(&own);
+    all.any(|it| it.name.as_str() == name)
 }
 
 /// Connects to a transport of the configuration.

@@ -24,6 +24,8 @@ struct Resender<'a> {
     bindings: &'a [BindingConfig],
     /// The positions that the user has named, and that were not found yet.
     unseen: BTreeSet<&'a str>,
+    /// The names of bindings that the user has given.
+    named: &'a [String],
     connected: BTreeMap<&'a Name, AnyTransport>,
     output: Output,
     is_json: bool,
@@ -52,6 +54,7 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
         config: &config,
         bindings: &bindings,
         unseen: selection.positions.iter().map(String::as_str).collect(),
+        named: &selection.bindings,
         connected: BTreeMap::new(),
         output: Output::new(),
         is_json: selection.common.json,
@@ -60,7 +63,7 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
         skipped: 0,
         failed: 0,
     };
-    let mut places = Places::of(&config, &selection.bindings)?;
+    let mut places = Places::of(&config, &selection.bindings);
     places.check(&selection.positions)?;
     while let Some(batch) = places.next().await? {
         let selected: Vec<&Letter> = batch.iter().filter(|it| selection.takes(it)).collect();
@@ -82,7 +85,7 @@ impl<'a> Resender<'a> {
             let is_named = self.unseen.remove(letter.position.as_str());
             let Some(binding) = self.binding_of(letter) else {
                 // Another deployment has the same dead-letter topic.
-                if is_named {
+                if is_named || self.names_removed(letter) {
                     let why = "the configuration does not have its binding".to_owned();
                     self.report(letter, &Fate::Skipped(why))?;
                 }
@@ -110,6 +113,13 @@ impl<'a> Resender<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the user has named the binding of a dead letter, and the configuration does not have it.
+    fn names_removed(&self, letter: &Letter) -> bool {
+        let has = |name: &str| self.bindings.iter().any(|it| it.name.as_str() == name);
+        let name = letter.binding();
+        !self.named.is_empty() && name.is_some_and(|name| !has(name))
     }
 
     fn binding_of(&self, letter: &Letter) -> Option<&'a BindingConfig> {
@@ -171,8 +181,12 @@ impl<'a> Resender<'a> {
                 self.failed
             );
         }
-        for position in &self.unseen {
-            let why = match places.missing(position) {
+        let unknown = places.check_bindings(self.named).err();
+        let missing = self.unseen.iter().map(|position| places.missing(position));
+        let missing: Vec<_> = unknown.map(Err).into_iter().chain(missing).collect();
+        let left = self.skipped + missing.len();
+        for why in missing {
+            let why = match why {
                 Ok(why) => why,
                 Err(misuse) if self.resent == 0 => return Err(misuse.into()),
                 Err(misuse) => misuse.to_string(),
@@ -182,7 +196,7 @@ impl<'a> Resender<'a> {
         if !self.is_json {
             complain_line(&resent);
         }
-        Ok(match self.skipped + self.unseen.len() {
+        Ok(match left {
             0 => Status::Success,
             _ => Status::Failure,
         })
@@ -292,6 +306,7 @@ default_route: [{ transport: bus, topic: out }]
             config: &config,
             bindings: &config.bindings,
             unseen: BTreeSet::new(),
+            named: &[],
             connected: BTreeMap::from([(transport, AnyTransport::Memory(memory))]),
             output: Output::new(),
             is_json: false,

@@ -2,32 +2,63 @@
 //! docs/protocols/detection.md §3.
 
 use a2abus_plugin::protocol::jsonrpc::{JsonRpc, RpcBody};
-use a2abus_plugin::{Family, Kind, Mapped, extension};
+use a2abus_plugin::{Event, Family, Kind, Mapped, extension};
 
 use crate::cli::payload::POSITION_PLACEHOLDER;
 
 /// Where an attribute comes from: a member of the payload such as `params._agentId`, or a description.
 pub(super) type Origin = &'static str;
 
+/// What an entry point changes in an event before it routes it.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The attributes that it takes from the data.
+    filled: Vec<&'static str>,
+    /// The attributes that a sender may not set.
+    pub(super) removed: Vec<String>,
+    /// Whether the event may not claim its `source`.
+    has_own_source: bool,
+}
+
 const NEW_ID: Origin = "new";
 const POSITION: Origin = "the position of the message, and the index of the unit";
 const CLOCK: Origin = "the clock";
 const SOURCE: Origin = "where the payload was received";
+const CALL: Origin = "the id of the call";
+const CALLER: Origin = "the HTTP listener and the address of its caller";
 const JSON: Origin = "the payload is JSON";
 const FAMILY: Origin = "the payload's family";
+const REPLACED: Origin = "the binding: an event may not claim the source of a bridge";
 const DATA: Origin = "the data, by fill_from_data";
 /// The origin of attributes that this table does not list.
 const MAPPING: Origin = "the mapping";
 
-/// Every attribute of the event with its origin, in the order of the event. `filled` are those that were taken from the
-/// data.
-pub(super) fn of(mapped: &Mapped, filled: &[&str]) -> Vec<(String, Origin)> {
+// === impl Changes ===
+
+impl Changes {
+    /// What is different in an event; `filled` are the attributes that were taken from its data.
+    pub(super) fn between(before: &Event, after: &Event, filled: Vec<&'static str>) -> Self {
+        let had = before.extensions().map(|(name, _)| name);
+        let removed = had.filter(|name| after.extension(name).is_none());
+        Self {
+            filled,
+            removed: removed.map(ToOwned::to_owned).collect(),
+            has_own_source: before.source() != after.source(),
+        }
+    }
+}
+
+/// Every attribute of the event with its origin, in the order of the event. `is_http`: the HTTP listener received it.
+pub(super) fn of(mapped: &Mapped, changes: &Changes, is_http: bool) -> Vec<(String, Origin)> {
     let core = mapped.event.core_attributes().map(|(name, _)| name);
     let extensions = mapped.event.extensions().map(|(name, _)| name);
     let known = core.filter(|name| *name != "specversion").chain(extensions);
-    let origin = |name| match filled.contains(&name) {
-        true => DATA,
-        false => origin(mapped, name),
+    let origin = |name| match name {
+        "id" if is_http => CALL,
+        "source" if is_http => CALLER,
+        "source" if changes.has_own_source => REPLACED,
+        name if changes.filled.contains(&name) => DATA,
+        name => origin(mapped, name),
     };
     known.map(|name| (name.to_owned(), origin(name))).collect()
 }

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::origins::{self, Origin};
+use super::origins::{self, Changes, Origin};
 use super::routing::{RouteOutput, Routing};
 
 /// The members of a mapped unit that `map` does not print.
@@ -18,6 +18,9 @@ pub(super) struct ExplainOutput {
     pub(super) because: DetectionOutput,
     #[serde(serialize_with = "as_object")]
     pub(super) origins: Vec<(String, Origin)>,
+    /// The attributes that its sender may not set.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) removed: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) route: Option<RouteOutput>,
 }
@@ -33,11 +36,10 @@ pub(super) struct DetectionOutput {
 // === impl ExplainOutput ===
 
 impl ExplainOutput {
-    /// `filled` are the attributes that were taken from the data of a CloudEvent; `reply_address` is the one that the
-    /// event or its message names.
+    /// `changes` are those of its entry point; `reply_address` is the one that the event or its message names.
     pub(super) fn of(
         mapped: &Mapped,
-        filled: &[&str],
+        changes: Changes,
         reply_address: Option<&Text>,
         routing: Option<&Routing<'_>>,
     ) -> Self {
@@ -50,7 +52,8 @@ impl ExplainOutput {
                 member: detection.member,
                 value: deciding_value(mapped),
             },
-            origins: origins::of(mapped, filled),
+            origins: origins::of(mapped, &changes, routing.is_some_and(Routing::is_http)),
+            removed: changes.removed,
             route: routing.map(route),
         }
     }

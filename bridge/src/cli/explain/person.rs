@@ -34,6 +34,14 @@ pub(super) fn mapped(mapped: &Mapped, explained: &ExplainOutput) -> String {
         ),
     );
     attributes(&mut report, mapped, explained);
+    if !explained.removed.is_empty() {
+        let names = explained.removed.join(", ");
+        section(
+            &mut report,
+            "removed",
+            &format!("{names}: its sender may not set them here"),
+        );
+    }
     if let Some(route) = &explained.route {
         routed(&mut report, route);
     }
@@ -70,8 +78,8 @@ pub(super) fn carried(carried: &ForwardedUnknown<'_>) -> String {
     report
 }
 
-/// A unit that was refused.
-pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
+/// A unit that was refused; `is_http`: by the HTTP listener.
+pub(super) fn refused(refusal: &Refusal, payload: &Bytes, is_http: bool) -> String {
     let mut report = String::new();
     section(
         &mut report,
@@ -88,8 +96,11 @@ pub(super) fn refused(refusal: &Refusal, payload: &Bytes) -> String {
         "where",
         &format!("{place}: {}", around(payload, refusal.offset)),
     );
-    let goes = "to the dead letters of its binding";
-    section(&mut report, "goes", goes);
+    let goes = match is_http {
+        true => error(refusal.code),
+        false => "to the dead letters of its binding".to_owned(),
+    };
+    section(&mut report, "goes", &goes);
     section(&mut report, "fix", remedy::of(refusal.kind));
     report
 }
@@ -148,8 +159,17 @@ fn attributes(report: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
     );
 }
 
+/// What happens to what the HTTP listener does not publish.
+fn error(reason: &str) -> String {
+    format!("nowhere: the caller gets the error {reason}")
+}
+
 fn routed(report: &mut String, route: &RouteOutput) {
-    section(report, "via", &format!("binding {}", route.binding));
+    let via = match route.is_http {
+        true => "the HTTP listener".to_owned(),
+        false => format!("binding {}", route.binding),
+    };
+    section(report, "via", &via);
     if let Some(note) = route.note {
         section(report, "note", note);
     }
@@ -167,13 +187,20 @@ fn routed(report: &mut String, route: &RouteOutput) {
     section(report, "routes", &steps.join("\n"));
     let places: Vec<String> = route.destinations.iter().map(place).collect();
     section(report, "goes", &places.join("\n"));
-    if let Some(reason) = route.reason {
-        section(report, "goes", &format!("to the dead letters: {reason}"));
+    if let Some(reason) = &route.reason {
+        let goes = match (route.is_http, route.is_answered) {
+            (true, _) => error(reason),
+            (false, true) => {
+                format!("nowhere: its requester, if it has one, gets the error {reason}")
+            }
+            (false, false) => format!("to the dead letters: {reason}"),
+        };
+        section(report, "goes", &goes);
     }
     if let Some(detail) = &route.detail {
         section(report, "why", detail);
     }
-    if let Some(fix) = route.fix() {
+    if let Some(fix) = route.fix {
         section(report, "fix", fix);
     }
 }
@@ -231,6 +258,7 @@ fn around(payload: &Bytes, offset: usize) -> String {
 mod tests {
     use a2abus_plugin::{Hint, Ids, Limits, MapContext, MapOptions, Source, map};
 
+    use super::super::origins::Changes;
     use super::super::routing::Routing;
     use super::*;
     use crate::cli::payload::EntryPoint;
@@ -270,8 +298,11 @@ routes:
         };
         let routing = Routing::new(place).unwrap();
         match unit {
-            Ok(unit) => mapped(&unit, &ExplainOutput::of(&unit, &[], None, Some(&routing))),
-            Err(refusal) => refused(&refusal.into(), &payload),
+            Ok(unit) => {
+                let explained = ExplainOutput::of(&unit, Changes::default(), None, Some(&routing));
+                mapped(&unit, &explained)
+            }
+            Err(refusal) => refused(&refusal.into(), &payload, false),
         }
     }
 

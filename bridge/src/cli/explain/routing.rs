@@ -2,18 +2,25 @@
 
 use std::borrow::Cow;
 
-use a2abus_plugin::{Event, Kind, Text, extension, format};
+use a2abus_models::e2a::Trust;
+use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, format, kind_of_event};
 use a2abus_transports::content_mode::ProtocolBinding;
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::bus::BusId;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
-use crate::calls::resolve::answered_call;
-use crate::cli::payload::EntryPoint;
-use crate::config::{BindingConfig, Claim, Mode, Name, Role, TransportConfig};
+use crate::calls::resolve::{ReadAt, Reader, answered_call};
+use crate::cli::payload::{EntryPoint, PayloadOptions};
+use crate::config::{BindingConfig, Config, Mode, Name, Role, TransportConfig};
+use crate::doors::kind_of_sent;
+use crate::metrics::Metrics;
 use crate::pipeline::adapt::AdaptError;
+use crate::pipeline::claims::Claims;
 use crate::route::{Destination, RouteMatch, RuleCheck, next_hops};
 use crate::rules::{Rules, Unrouted};
+use crate::workflows::bus::{NotExecuted, hint_of_data};
 
 /// The routes for one entry point.
 #[derive(Debug)]
@@ -21,6 +28,8 @@ pub(super) struct Routing<'a> {
     rules: Rules,
     /// Where requests may ask for their answers; `None` for HTTP, and if the bridge makes no calls.
     reply_addresses: Option<AllowedReplyAddresses>,
+    /// What the writers to the topics of a binding for events may set.
+    claims: Option<Claims>,
     entry: EntryPoint<'a>,
 }
 
@@ -31,10 +40,19 @@ pub(super) struct RouteOutput {
     pub(super) binding: String,
     /// The route that matches.
     pub(super) chosen: Option<Name>,
-    /// The reason of the dead letter, if it becomes one.
+    /// The reason of the dead letter, if it becomes one; over HTTP, of the error that the caller gets instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reason: Option<&'static str>,
-    /// Why it becomes one, if the routes do not say it.
+    pub(super) reason: Option<Cow<'static, str>>,
+    /// Whether its requester gets an error with this reason, and nothing becomes a dead letter.
+    #[serde(skip)]
+    pub(super) is_answered: bool,
+    /// How to get the event routed.
+    #[serde(skip)]
+    pub(super) fix: Option<&'static str>,
+    /// Whether the HTTP listener received it.
+    #[serde(skip)]
+    pub(super) is_http: bool,
+    /// Why it is not published, if the routes do not say it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) detail: Option<String>,
     /// The event that `convert` of the binding or the route makes of it.
@@ -82,6 +100,8 @@ const ANNOUNCED: &str = "agents that announce themselves are known only to the r
 const NOT_AN_ANSWER: &str = "not_an_answer";
 /// The reason of the dead letter of a request for an agent that nobody knows.
 const AGENT_NOT_FOUND: &str = "agent_not_found";
+/// The reason of the error for an answer that is sent to the HTTP listener.
+const NOT_A_REQUEST: &str = "invalid_request";
 /// The reason of an answer that no route takes.
 const MISPLACED_ANSWER: &str = "answer_on_request_topic";
 
@@ -96,14 +116,18 @@ impl<'a> Routing<'a> {
         let rules = rules.map_err(|(route, error)| anyhow::anyhow!("route {route}: {error}"))?;
         // Without calls, no answer is awaited.
         let calling = entry.binding.filter(|_| config.calls.enabled);
-        let allowed = |binding: &BindingConfig| {
-            let transport = config.transports.get(&binding.transport);
-            let bus = transport.map_or(ProtocolBinding::Memory, TransportConfig::protocol_binding);
-            AllowedReplyAddresses::of_binding(binding, &config.calls.reply_topic.0, bus)
-        };
+        let reply_addresses = calling.map(|binding| allowed(config, binding));
+        let of_events = entry.binding.filter(|binding| binding.role == Role::Events);
+        let claims = of_events.map(|binding| {
+            let metrics = Metrics::new()?.binding(binding.name.text());
+            let addresses = allowed(config, binding)?;
+            let claims = Claims::new(config, binding, entry.source(), addresses, metrics)?;
+            anyhow::Ok(claims)
+        });
         Ok(Self {
             rules,
-            reply_addresses: calling.map(allowed).transpose()?,
+            reply_addresses: reply_addresses.transpose()?,
+            claims: claims.transpose()?,
             entry,
         })
     }
@@ -113,6 +137,79 @@ impl<'a> Routing<'a> {
         self.entry.binding
     }
 
+    /// Whether the entry point is the HTTP listener.
+    pub(super) fn is_http(&self) -> bool {
+        self.entry.binding.is_none()
+    }
+
+    /// Changes a unit as its entry point does before it routes it. Returns the attributes that it took from the data.
+    pub(super) fn admit(&self, mapped: &mut Mapped, options: &PayloadOptions) -> Vec<&'static str> {
+        let is_event = mapped.detection.family == Family::CloudEvent;
+        let event = &mut mapped.event;
+        let (Some(binding), Some(claims)) = (self.entry.binding, &self.claims) else {
+            if self.is_http() && is_event {
+                options.override_claims(event);
+                mapped.kind = kind_of_sent(event, &self.rules.limits);
+            }
+            return Vec::new();
+        };
+        let message = options.message(&Bytes::new());
+        let at = ReadAt {
+            rules: &self.rules,
+            bus: BusId::default(),
+            // Only for log lines.
+            topic: &binding.dead_letter.topic.0,
+            origin: None,
+            message: &message,
+            reply_to: None,
+            reader: Reader::Binding,
+            trust: Trust::Untrusted,
+        };
+        let mut filled = Vec::new();
+        if is_event {
+            let source = event.source().clone();
+            claims.of_cloudevent(at, mapped.index, event, |_| false);
+            if *event.source() != source {
+                options.set_position(event, mapped.index);
+            }
+            if binding.fill_from_data {
+                filled = options.fill_from_data(event);
+            }
+            mapped.kind = kind_of_event(event);
+        }
+        claims.of_event(at, event);
+        let address = options.reply_address(event);
+        let has_requester =
+            self.reply_addresses.is_some() && asked(event, address.as_ref()).is_some();
+        if !has_requester {
+            claims.of_untracked(at, event);
+        }
+        filled
+    }
+
+    /// Why the executor does not execute the request in a unit; `None` if it does, and on other bindings.
+    pub(super) fn not_executed(
+        &self,
+        mapped: &Mapped,
+        options: &PayloadOptions,
+    ) -> Option<NotExecuted> {
+        let is_executing = |binding: &&BindingConfig| binding.role == Role::Workflows;
+        let binding = self.entry.binding.filter(is_executing)?;
+        let config = self.entry.config;
+        let event = &mapped.event;
+        let data = match mapped.detection.family {
+            Family::CloudEvent => options.inside(event, &hint_of_data(options.hint(), event)),
+            _ => Some(mapped.clone()),
+        };
+        NotExecuted::of(
+            (event, data.as_ref()),
+            &options.message(&Bytes::new()),
+            &self.rules.limits,
+            allowed(config, binding).ok()?,
+            &config.workflows,
+        )
+    }
+
     /// `reply_address` is the one that the event or its message names.
     pub(super) fn output(
         &self,
@@ -120,18 +217,37 @@ impl<'a> Routing<'a> {
         kind: Kind,
         reply_address: Option<&Text>,
     ) -> RouteOutput {
+        let mut output = self.routed(event, kind, reply_address);
+        output.fix = output.reason.as_deref().and_then(fix_of);
+        if self.is_http() {
+            let names_agent = event.extension(extension::TARGET_AGENT).is_some();
+            let error = |reason: Cow<'_, str>| error_of(&reason, names_agent).into();
+            output.reason = output.reason.map(error);
+        }
+        output
+    }
+
+    fn routed(&self, event: &Event, kind: Kind, reply_address: Option<&Text>) -> RouteOutput {
         let binding = self.entry.name();
         let is_answer = matches!(kind, Kind::Response | Kind::Stream);
         let mut output = RouteOutput {
             binding: binding.to_owned(),
             chosen: None,
             reason: None,
+            is_answered: false,
+            fix: None,
+            is_http: self.is_http(),
             detail: None,
             converted: None,
             steps: Vec::new(),
             destinations: Vec::new(),
             note: is_answer.then_some(ANSWER),
         };
+        if is_answer && self.is_http() {
+            output.note = None;
+            output.reason = Some(NOT_A_REQUEST.into());
+            return output;
+        }
         let role = self.entry.binding.map(|binding| binding.role);
         let unrouted = match role {
             Some(Role::Agent) => Some(ATTACHED),
@@ -140,10 +256,14 @@ impl<'a> Routing<'a> {
             Some(Role::Responses) => Some(ANSWER_ONLY),
             Some(Role::Events) | None => None,
         };
-        let is_unasked = matches!(role, Some(Role::Responses | Role::Discovery));
+        // The executor checks the addresses of its requests itself.
+        let is_unasked = matches!(
+            role,
+            Some(Role::Responses | Role::Discovery | Role::Workflows)
+        );
         if !is_unasked && let Some(refused) = self.refused(event, reply_address) {
             output.note = unrouted.or(output.note);
-            output.reason = Some(Refused::REASON);
+            output.reason = Some(Refused::REASON.into());
             output.detail = Some(refused.to_string());
             return output;
         }
@@ -152,16 +272,11 @@ impl<'a> Routing<'a> {
             // An event without a kind is an answer if it arrives where an answer is expected.
             let is_marked = event.extension(extension::MCP_TYPE).is_some();
             let is_refused = role == Some(Role::Responses) && is_marked && !is_answer;
-            output.reason = is_refused.then_some(NOT_AN_ANSWER);
+            output.reason = is_refused.then_some(NOT_AN_ANSWER.into());
             return output;
         }
-        let mut event = event.clone();
-        let trusts = |binding: &BindingConfig| binding.trusts.contains(&Claim::SourceAgent);
-        if !self.entry.binding.is_some_and(trusts) {
-            event.remove(extension::SOURCE_AGENT);
-        }
-        if let Err(error) = self.route(&event, &mut output) {
-            output.reason = Some(error.reason());
+        if let Err(error) = self.route(event, &mut output) {
+            output.reason = Some(error.reason().into());
             output.detail = Some(error.to_string());
         }
         output
@@ -169,10 +284,7 @@ impl<'a> Routing<'a> {
 
     /// Why the event may not name this address for its answer.
     fn refused(&self, event: &Event, reply_address: Option<&Text>) -> Option<Refused> {
-        // An event without a kind is a request if it names a reply address.
-        let declared = event.extension_text(extension::MCP_TYPE);
-        let may_be_request = declared.is_none_or(|kind| kind == Kind::Request.as_str());
-        let name = reply_address.filter(|_| may_be_request)?;
+        let name = asked(event, reply_address)?;
         let addresses = self.reply_addresses.as_ref()?;
         addresses.named(name, None).err()
     }
@@ -191,7 +303,7 @@ impl<'a> Routing<'a> {
         let note = (config.registry.enabled && !is_listed).then_some(ANNOUNCED);
         let route = self.rules.route(&of_binding, binding);
         if let Err(Unrouted::UnknownAgent) = route {
-            output.reason = Some(AGENT_NOT_FOUND);
+            output.reason = Some(AGENT_NOT_FOUND.into());
             output.note = note;
             return Ok(());
         }
@@ -206,8 +318,8 @@ impl<'a> Routing<'a> {
         };
         let Ok(route) = route else {
             output.reason = Some(match answered_call(&of_binding) {
-                Some(_) => MISPLACED_ANSWER,
-                None => "no_route",
+                Some(_) => MISPLACED_ANSWER.into(),
+                None => "no_route".into(),
             });
             return Ok(());
         };
@@ -217,7 +329,7 @@ impl<'a> Routing<'a> {
         }
         let event = &*of_route;
         if next_hops(event, self.rules.max_hops).is_err() {
-            output.reason = Some("too_many_hops");
+            output.reason = Some("too_many_hops".into());
             return Ok(());
         }
         output.destinations = route
@@ -231,10 +343,27 @@ impl<'a> Routing<'a> {
             .collect();
         let is_refused = |it: &DestinationOutput| matches!(it, DestinationOutput::Refused { .. });
         if output.destinations.iter().any(is_refused) {
-            output.reason = Some("bad_destination");
+            output.reason = Some("bad_destination".into());
         }
         Ok(())
     }
+}
+
+/// The destinations that answers to the requests of a binding may have.
+fn allowed(
+    config: &Config,
+    binding: &BindingConfig,
+) -> Result<AllowedReplyAddresses, globset::Error> {
+    let transport = config.transports.get(&binding.transport);
+    let bus = transport.map_or(ProtocolBinding::Memory, TransportConfig::protocol_binding);
+    AllowedReplyAddresses::of_binding(binding, &config.calls.reply_topic.0, bus)
+}
+
+/// The reply address, if the event may be a request: one without a kind is a request if it names a reply address.
+fn asked<'n>(event: &Event, reply_address: Option<&'n Text>) -> Option<&'n Text> {
+    let declared = event.extension_text(extension::MCP_TYPE);
+    let may_be_request = declared.is_none_or(|kind| kind == Kind::Request.as_str());
+    reply_address.filter(|_| may_be_request)
 }
 
 /// The event as JSON.
@@ -247,9 +376,17 @@ fn shown(event: &Event) -> Option<Box<RawValue>> {
 // === impl RouteOutput ===
 
 impl RouteOutput {
-    /// Whether the event is a dead letter.
+    /// Whether the event is a dead letter or, over HTTP, an error.
     pub(super) fn goes_nowhere(&self) -> bool {
         self.reason.is_some()
+    }
+
+    /// The executor does not execute the request.
+    pub(super) fn not_executed(&mut self, why: NotExecuted) {
+        self.fix = fix_of(&why.code).filter(|_| !why.is_answered);
+        self.is_answered = why.is_answered;
+        self.detail = Some(why.detail);
+        self.reason = Some(why.code.into());
     }
 
     /// The payload is published as it came, without an event.
@@ -262,36 +399,48 @@ impl RouteOutput {
         }
         self
     }
+}
 
-    /// How to get the event routed.
-    pub(super) fn fix(&self) -> Option<&'static str> {
-        Some(match self.reason? {
-            "no_route" => {
-                "fix the condition that does not match, add a route for this event, or set default_route"
-            }
-            MISPLACED_ANSWER => {
-                "let the agent answer at the reply address of the request, or on a topic that a binding with role: responses reads"
-            }
-            AGENT_NOT_FOUND => {
-                "name an agent that `agents` lists or a route names, or set registry.unknown_agents: any"
-            }
-            NOT_AN_ANSWER => {
-                "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"
-            }
-            Refused::REASON => {
-                "let the request name another topic, or add this one to reply_topics"
-            }
-            "invalid_record" => "correct the named members, or remove `validate`",
-            "convert_failed" => {
-                "send a record that the conversion knows, or remove `convert` from the binding or route"
-            }
-            "too_many_hops" => {
-                "the event is in a loop: find the route that leads back, or raise limits.max_hops"
-            }
-            _ => {
-                "send the attribute that the topic needs, or change the destination's topic or names"
-            }
-        })
+/// How to get an event routed or executed that is not, for this reason; `None` if the detail says it.
+fn fix_of(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "no_route" => {
+            "fix the condition that does not match, add a route for this event, or set default_route"
+        }
+        MISPLACED_ANSWER => {
+            "let the agent answer at the reply address of the request, or on a topic that a binding with role: responses reads"
+        }
+        AGENT_NOT_FOUND => {
+            "name an agent that `agents` lists or a route names, or set registry.unknown_agents: any"
+        }
+        NOT_AN_ANSWER => {
+            "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"
+        }
+        NOT_A_REQUEST => "send a request or a notification; agents answer on the bus",
+        Refused::REASON => "let the request name another topic, or add this one to reply_topics",
+        "invalid_record" => "correct the named members, or remove `validate`",
+        "convert_failed" => {
+            "send a record that the conversion knows, or remove `convert` from the binding or route"
+        }
+        "too_many_hops" => {
+            "the event is in a loop: find the route that leads back, or raise limits.max_hops"
+        }
+        "not_a_workflow" => {
+            "send the JSON Lines of a workflow, or the JSON-RPC method workflows/execute or workflows/validate"
+        }
+        "other_agent" => "name the executor (workflows.agent) in targetagent, or name no agent",
+        "missing_collaborationid" | "not_a_request" | "rpc_not_permitted" => return None,
+        _ => "send the attribute that the topic needs, or change the destination's topic or names",
+    })
+}
+
+/// The reason of the error that a caller over HTTP gets.
+fn error_of(reason: &str, names_agent: bool) -> &'static str {
+    match reason {
+        NOT_A_REQUEST => NOT_A_REQUEST,
+        "no_route" | MISPLACED_ANSWER | AGENT_NOT_FOUND => AGENT_NOT_FOUND,
+        "bad_destination" if !names_agent => AGENT_NOT_FOUND,
+        _ => "invalid_params",
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use a2abus_executor::Json;
 use a2abus_transports::Secret;
 use anyhow::{Context as _, bail};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use reqwest::{Method, Url};
 
 use crate::cli::bridge_client::{refuse_redirect, request};
@@ -50,6 +50,7 @@ enum StorageCommand {
 
 /// The storage, the agent and the bridge.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("secret").required(true).args(["key_env", "key_file"]))]
 struct AgentStorage {
     /// The storage.
     #[arg(
@@ -66,10 +67,10 @@ struct AgentStorage {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: Url,
     /// The environment variable with the API key of the agent.
-    #[arg(long, value_name = "NAME", required_unless_present = "key_file")]
+    #[arg(long, value_name = "NAME")]
     key_env: Option<String>,
     /// The file with the API key of the agent.
-    #[arg(long, value_name = "FILE", conflicts_with = "key_env")]
+    #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 }
 

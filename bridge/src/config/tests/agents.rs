@@ -60,7 +60,7 @@ agents:
 ",
         &[
             "f:2:45: agents.a.attach: needs either command or url",
-            "f:3:45: agents.b.attach: needs either command or url",
+            "f:3:45: agents.b.attach: set only one of command and url",
             "f:4:70: agents.c.attach.protocol: needs url: a program is an MCP server",
             "f:4:84: agents.c.attach.headers: needs url: a program takes no headers",
             "f:5:69: agents.d.attach.env: needs command: an HTTP server is not started by the bridge",
@@ -96,7 +96,7 @@ fn a_card_is_not_announced_where_something_else_is_read() {
         "\
 transports:
   k: {type: kafka, brokers: ['b:1']}
-  n: {type: nats, servers: ['nats://b:1']}
+  n: {type: nats, servers: ['nats://b:1'], jetstream: {manage: true, streams: [{name: D, subjects: [a2abus.dlq]}]}}
 calls: {reply_topic: answers}
 agents:
   a: {to: {transport: k, topic: t.a}, attach: {command: [x], announce: t.a}}
@@ -113,6 +113,21 @@ agents:
             "f:8:72: agents.c.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): use a topic for cards only, such as agents.discovery",
             "f:9:72: agents.d.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): use a topic for cards only, such as agents.discovery",
             "f:10:72: agents.e.attach.announce: is a topic for answers (reply_topics or calls.reply_topic): use a topic for cards only, such as agents.discovery",
+        ],
+    );
+}
+
+#[test]
+fn dead_letters_of_an_attached_agent_on_core_nats_may_be_lost() {
+    check(
+        "\
+transports: {n: {type: nats, servers: ['nats://b:1']}}
+agents:
+  a: {to: {transport: n, topic: t.a}, attach: {url: 'http://a/mcp'}}
+  b: {to: {transport: n, topic: t.b}, attach: {url: 'http://b/mcp', stream: S, durable: D}}
+",
+        &[
+            "f:3:47: warning: agents.a.attach.dead_letter: dead letters of core NATS are lost unless a JetStream stream stores a2abus.dlq: `a2abus topics apply` creates one, and `a2abus check --connect` looks for it",
         ],
     );
 }

@@ -49,6 +49,26 @@ routes:
     );
 }
 
+#[test]
+fn a_listed_stream_stores_what_bindings_read_from_it() {
+    let lacks = "bindings[0].stream: the stream S does not store x: add this to its subjects in transports.n.jetstream.streams, or correct the topics";
+    // Without `manage`, the stream on the server may be another one.
+    for (manage, severity) in [(true, ""), (false, "warning: ")] {
+        let text = format!(
+            "
+instance: t
+transports:
+  n: {{type: nats, servers: ['nats://a'], jetstream: {{manage: {manage}, streams: [{{name: S, subjects: [x2, 'a.b']}}]}}}}
+bindings:
+- {{name: a, transport: n, topics: [x], stream: S, durable: e}}
+- {{name: b, transport: n, topics: ['a.*', x2], stream: S, durable: d}}
+default_route: [{{transport: n, topic: out}}]
+"
+        );
+        check(&text, &[&format!("f:6:48: {severity}{lacks}")]);
+    }
+}
+
 /// On buses other than Kafka, each answer has its own topic below the reply topic.
 #[test]
 fn only_the_bridge_reads_answers() {
@@ -146,5 +166,42 @@ agents:
             &format!("f:5:78: agents.c.attach.reply_topics[1]: {UNUSABLE}"),
             &format!("f:5:85: agents.c.attach.reply_topics[2]: {RESERVED}"),
         ],
+    );
+}
+
+#[test]
+fn a_topic_that_is_read_twice_is_a_warning() {
+    check_more(
+        "
+bindings:
+- {name: a, transport: k, topics: [x, y, x]}
+- {name: b, transport: k, topics: [y], role: responses, group: b}
+- {name: c, transport: k, topics: [z], group: c}
+- {name: d, transport: k, topics: [z], group: d}
+- {name: e, transport: n, topics: [q.>], stream: s, durable: e}
+- {name: f, transport: n, topics: [q.x], stream: s, durable: f}
+- {name: g, transport: n, topics: [v.x], stream: s, durable: g}
+- {name: h, transport: n, topics: [v.*], stream: s, durable: g}
+- {name: i, transport: n, topics: [x]}
+default_route: [{transport: k, topic: t}]
+",
+        &[
+            "f:2:42: warning: bindings[0].topics[2]: is the same topic as bindings[0].topics[0]: remove it",
+            "f:3:35: warning: bindings[1].topics: shares a topic with the binding a, which has another role: each message is processed by both, and one that does not fit a role becomes a dead letter; use one topic per role",
+            "f:5:35: warning: bindings[3].topics: shares a topic with the binding c, and both get every message: each is routed twice; use one binding, or a route with when: {binding: c}",
+            "f:7:35: warning: bindings[5].topics: shares a topic with the binding e, and both get every message: each is routed twice; use one binding, or a route with when: {binding: e}",
+            "f:9:35: warning: bindings[7].topics: shares a topic and the durable g with the binding g: each receives only part of the messages",
+        ],
+    );
+    // A route treats the two differently.
+    check_more(
+        "
+bindings:
+- {name: c, transport: k, topics: [z], group: c}
+- {name: d, transport: k, topics: [z], group: d}
+routes: [{name: r, when: {binding: d}, to: [{transport: n, topic: t}]}]
+default_route: [{transport: k, topic: t}]
+",
+        &[],
     );
 }

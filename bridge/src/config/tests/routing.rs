@@ -196,3 +196,18 @@ routes:
         ],
     );
 }
+
+#[test]
+fn one_loop_is_one_problem() {
+    check_more(
+        "
+bindings: [{name: b, transport: k, topics: [t], group: g}, {name: b, transport: k, topics: [t], group: h}]
+routes: [{name: r, to: [{transport: k, topic: t}]}]
+",
+        &[
+            "f:1:67: bindings[1].name: is already the name of bindings[0]: choose another one",
+            "f:1:92: warning: bindings[1].topics: shares a topic with the binding b, and both get every message: each is routed twice; use one binding, or a route with when: {binding: b}",
+            "f:2:47: routes[0].to[0].topic: publishes to a topic that binding \"b\" reads (t), and its events take this route again: a loop",
+        ],
+    );
+}

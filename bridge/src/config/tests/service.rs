@@ -115,3 +115,14 @@ fn webhooks_need_a_key_if_the_state_leaves_the_process() {
     assert!(!is_warned(text("enabled: true", "memory")));
     assert!(!is_warned(text("enabled: false", "k")));
 }
+
+#[test]
+fn librdkafka_refuses_properties_without_a_connection() {
+    check(
+        "\
+instance: t
+transports: {k: {type: kafka, brokers: [a:1], properties: {client.rack: r, foo: x}}}
+",
+        &["f:2:81: transports.k.properties.foo: librdkafka has no such property"],
+    );
+}

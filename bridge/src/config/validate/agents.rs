@@ -74,6 +74,8 @@ fn attached(checker: &mut Checker<'_>) {
         let transport = checker.transport_type(&to.transport);
         match agent.binding(name) {
             Some(binding) => checker.reading(&path.key("attach"), &binding),
+            // The agent's name or the topic is invalid, and reported as such.
+            None if topic.is_some() => {}
             None => checker.error(
                 path.key("to").key("topic"),
                 "must be one topic: an attached agent reads it",
@@ -221,7 +223,8 @@ fn servers(checker: &mut Checker<'_>) {
                     }
                 }
             }
-            _ => checker.error(path, "needs either command or url"),
+            (Some(_), Some(_)) => checker.error(path, "set only one of command and url"),
+            (None, None) => checker.error(path, "needs either command or url"),
         }
     }
 }

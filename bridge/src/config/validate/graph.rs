@@ -194,6 +194,16 @@ fn accepts(route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
         .is_none_or(|condition| condition_holds(condition, binding.name.as_str()))
 }
 
+/// Whether a route takes the events of only one of two bindings.
+pub(super) fn are_routed_apart(
+    checker: &Checker<'_>,
+    one: &BindingConfig,
+    other: &BindingConfig,
+) -> bool {
+    let mut routes = checker.each_route();
+    routes.any(|(_, route)| accepts(Some(route), one) != accepts(Some(route), other))
+}
+
 fn binding_condition(route: &RouteConfig) -> Option<&ConditionConfig> {
     route
         .when

@@ -1,5 +1,5 @@
-//! Can every secret and TLS file that the bridge needs to start be read, and are the certificates valid? No message
-//! shows a secret.
+//! Can every secret and TLS file that the bridge needs to start be read, are the certificates valid, and are the
+//! programs of attached agents on this machine? No message shows a secret.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -54,6 +54,7 @@ pub(super) fn check(checker: &mut Checker<'_>) {
         keys(checker, &path, workflows);
     }
     files(checker);
+    programs(checker);
     let push = sections.a2a.as_ref().map(|a2a| &a2a.push_notifications);
     if let Some(push) = push.filter(|push| push.enabled) {
         let path = ValuePath::root()
@@ -90,6 +91,25 @@ fn files(checker: &mut Checker<'_>) {
         let path = ValuePath::root().key("state").key("directory");
         let message = "is not a directory here: create it before the bridge starts";
         checker.warning(path, message);
+    }
+}
+
+/// Warns of programs that are not on this machine; the bridge may run on another one.
+fn programs(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    for (name, agent) in &sections.agents {
+        let Some(attach) = agent.as_ref().and_then(|agent| agent.attach.as_ref()) else {
+            continue;
+        };
+        let path = ValuePath::root().key("agents").key(name).key("attach");
+        let directory = attach.directory.as_ref();
+        if directory.is_some_and(|directory| !directory.is_dir()) {
+            let message = "is not a directory here: create it before the bridge starts";
+            checker.warning(path.key("directory"), message);
+        } else if let Some(why) = attach.missing_program() {
+            let message = format!("is not on this machine: {why}");
+            checker.warning(path.key("command").index(0), message);
+        }
     }
 }
 

@@ -169,8 +169,10 @@ pub(super) fn entry(agents: &Agents, name: &Text, agent: &AgentCardConfig, base:
         "version": agent.version,
         "url": agent_url(base, name),
         "cardUrl": format!("{base}/a2a/agents/{name}/card"),
-        "available": agents.away(name).is_none(),
     });
+    if let Some(available) = agents.available(name) {
+        entry["available"] = available.into();
+    }
     if let Some(why) = agents.away(name) {
         entry["cause"] = why.as_str().into();
     }

@@ -94,7 +94,7 @@ impl A2aRequest<'_> {
         if let Some(agent) = self.named() {
             self.agent(&agent)?;
         } else if self.common.target == Target::NotAName {
-            return Err(self.unknown_agent(""));
+            return Err(self.not_a_name());
         }
         // The futures are boxed, so that they do not enlarge the future of the most common request, a message.
         let (result, tasks) = match method {
@@ -146,7 +146,7 @@ impl A2aRequest<'_> {
         let agents = self.a2a.settings.registry.now();
         let agent = match &self.common.target {
             Target::Agent(agent) => Some(agent.clone()),
-            Target::NotAName => None,
+            Target::NotAName => return Err(self.not_a_name()),
             Target::InPayload => agents.default_agent().cloned().or_else(|| self.hinted()),
         };
         let agent = agent.unwrap_or_default();
@@ -165,6 +165,11 @@ impl A2aRequest<'_> {
     fn unknown_agent(&self, name: &str) -> Failure {
         let agents = self.a2a.settings.registry.now();
         Failure::unknown_agent(name, agents.names())
+    }
+
+    fn not_a_name(&self) -> Failure {
+        let agents = self.a2a.settings.registry.now();
+        Failure::not_a_name("the path").detail("availableAgents", agents.names())
     }
 
     /// The agent that the request itself names.

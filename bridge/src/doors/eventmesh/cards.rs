@@ -82,7 +82,10 @@ pub(super) async fn read(
         let agent = claim.agent.unwrap_or_default();
         let found = a2a.settings.registry.announced(&agent);
         let found = found.filter(|announced| announced.owner == claim.owner);
-        let found = found.ok_or_else(|| refusal_of(AnnouncementError::Unknown(agent).into()))?;
+        let found = found.ok_or_else(|| {
+            let (org, unit) = (claim.owner.org.as_deref(), claim.owner.unit.as_deref());
+            refusal_of(AnnouncementError::unknown_in(agent, org, unit).into())
+        })?;
         document(&a2a, &request, found.document, None)
     };
     let dialect = negotiate::dialect(request.headers());

@@ -115,6 +115,9 @@ async fn created(
     mode: Mode,
 ) -> Result<Response, Refusal> {
     common.target = Target::of_path(Ok(Path(request.target_agent.clone())));
+    if common.target == Target::NotAName {
+        return Err(refusal_of(Failure::not_a_name("targetAgent")));
+    }
     common.timeout = Some(common.timeout.unwrap_or(SILENCE));
     let budget = common.budget.clone();
     let message = message_of(request)?;

@@ -335,7 +335,7 @@ impl Posted {
                     common.note_refusal(failure.reason_code());
                     return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
                 }
-                match common.notify(unit).await {
+                match common.notify(unit, None).await {
                     Ok(()) => accepted(),
                     Err(error) => not_published(common, &error),
                 }

@@ -2,8 +2,8 @@
 
 use std::future::ready;
 
+use a2abus_plugin::Units;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
-use a2abus_plugin::{Unit, Units};
 use a2abus_transports::content_mode::ContentMode;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -16,7 +16,7 @@ use super::common::{CallOptions, Common};
 use super::head::{CALL_ID, header_of, unpublished_status};
 use super::parts::AnswerParts;
 use super::reply::{BATCH_TYPE, Reply};
-use super::unit::{Item, RequestItem};
+use super::unit::{Item, RefusedItem, RequestItem};
 use crate::calls::CallError;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason};
@@ -27,28 +27,68 @@ const MAX_CONCURRENT: usize = 64;
 /// Maximum number of calls of one batch that the response head names.
 const NAMED: usize = 64;
 
+/// The units of a batch, sorted.
+struct SortedBatch {
+    notifications: Vec<RequestItem>,
+    /// In the order of the batch: requests to make, and the errors of refused ones.
+    requests: Vec<Result<Box<RequestItem>, Bytes>>,
+    /// Whether there is nothing to send.
+    is_refused: bool,
+    /// Whether all answers are CloudEvents.
+    are_events: bool,
+}
+
+// === impl SortedBatch ===
+
+impl SortedBatch {
+    fn of(door: &Door, common: &Common, units: Units) -> Self {
+        let mut notifications = Vec::new();
+        let mut requests = Vec::with_capacity(units.len());
+        for unit in units {
+            // Elements of an array are in structured mode, because they have no headers.
+            match Item::of(door, common, unit, ContentMode::Structured) {
+                Item::Notification(item) => notifications.push(*item),
+                Item::Refused(refused) => requests.push(Err(refused)),
+                Item::Request(request) if request.streaming => {
+                    requests.push(Err(Box::new(no_streaming(common, *request))));
+                }
+                Item::Request(request) => requests.push(Ok(request)),
+            }
+        }
+        let is_refused = notifications.is_empty() && requests.iter().all(Result::is_err);
+        // One refused element must not make the whole answer unreadable for readers of events.
+        let in_events = common.is_event && !is_refused;
+        let mut are_events = true;
+        let rendered = requests.into_iter().map(|request| {
+            let request = request.map_err(|refused| match in_events {
+                true => refused.in_event(common),
+                false => *refused,
+            });
+            are_events &= match &request {
+                Ok(request) => request.reply.is_event(),
+                Err(refused) => refused.reply.is_event(),
+            };
+            // Nothing of the payload is held while the agents work.
+            request.map_err(|refused| refused.body())
+        });
+        Self {
+            requests: rendered.collect(),
+            notifications,
+            is_refused,
+            are_events,
+        }
+    }
+}
+
 /// Makes the requests of a batch, in order and up to 64 concurrently. Meanwhile it sends the notifications one after
 /// another. Source: JSON-RPC 2.0 section 6, docs/design.md §7.3.
 pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Response {
-    let mut notifications = Vec::new();
-    // In the order of the batch: requests to make, and the errors of refused ones.
-    let mut requests: Vec<Result<Box<RequestItem>, Bytes>> = Vec::with_capacity(units.len());
-    for unit in units {
-        // Elements of an array are in structured mode, because they have no headers.
-        match Item::of(door, common, unit, ContentMode::Structured) {
-            Item::Notification(unit, reply) => notifications.push((unit, reply)),
-            Item::Refused(error) => requests.push(Err(error)),
-            Item::Request(request) if request.streaming => {
-                requests.push(Err(no_streaming(common, &request)))
-            }
-            Item::Request(request) => requests.push(Ok(request)),
-        }
-    }
-    let is_refused = notifications.is_empty() && requests.iter().all(Result::is_err);
-    let are_events = requests.iter().all(|request| {
-        let request = request.as_ref();
-        request.is_ok_and(|request| request.reply.is_event())
-    });
+    let SortedBatch {
+        notifications,
+        requests,
+        is_refused,
+        are_events,
+    } = SortedBatch::of(door, common, units);
     // Assigns the ids of the calls that the response will name.
     let calls = requests
         .iter()
@@ -76,9 +116,7 @@ pub(super) async fn respond(door: &Door, common: &Common, units: Units) -> Respo
             response
         }
         Ok(()) => accepted(),
-        Err((error, reply)) => {
-            reply.refusal(common, unpublished_status(&error), &Failure::call(&error))
-        }
+        Err((error, reply)) => reply.refusal(common, unpublished_status(&error), &error),
     };
     if !calls.is_empty() {
         response.headers_mut().insert(CALL_ID, header_of(&calls));
@@ -121,22 +159,30 @@ async fn publish(
 /// and only if there are no answers.
 async fn publish_in_order(
     common: &Common,
-    notifications: Vec<(Unit, Reply)>,
+    notifications: Vec<RequestItem>,
 ) -> Result<(), (CallError, Reply)> {
     let mut published = Ok(());
-    for (notification, reply) in notifications {
-        if let Err(error) = common.notify(notification).await {
+    for notification in notifications {
+        let RequestItem {
+            unit, data, reply, ..
+        } = notification;
+        if let Err(error) = common.notify(unit, data).await {
             published = published.and(Err((error, reply)));
         }
     }
     published
 }
 
-fn no_streaming(common: &Common, request: &RequestItem) -> Bytes {
+fn no_streaming(common: &Common, request: RequestItem) -> RefusedItem {
     let message = "streaming is not available in a batch: send this request by itself";
     let failure = Failure::new(Reason::StreamInBatch, message);
-    common.note_refusal(failure.reason_code());
-    request.reply.failure(&failure).body
+    let RequestItem { unit, reply, .. } = request;
+    common.note_refusal_of(&unit, failure.reason_code());
+    RefusedItem {
+        failure,
+        reply,
+        bytes: unit.bytes,
+    }
 }
 
 /// What the futures of an iterator return, in their order. At most `at_a_time` of them are under way, and a slow one

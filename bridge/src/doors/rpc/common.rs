@@ -138,6 +138,8 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) skill: Option<Skill>,
     /// What the caller's timeout limits.
     pub(in crate::doors) limits: TimeoutLimits,
+    /// Whether the caller accepts parts although the method does not stream.
+    pub(in crate::doors) accepts_parts: bool,
 }
 
 // === impl Common ===
@@ -156,6 +158,7 @@ impl Common {
             session,
             skill,
             limits,
+            accepts_parts,
         }: CallOptions<'_>,
     ) -> Result<Box<Answer>, CallError> {
         if self.is_resumed && call == Some(self.call) {
@@ -164,6 +167,7 @@ impl Common {
         }
         let mut request = self.request(unit, call)?;
         request.data = data;
+        request.accepts_parts = accepts_parts;
         request.key = conversation.and_then(message_key);
         match limits {
             TimeoutLimits::Answer => {}
@@ -242,7 +246,7 @@ impl Common {
             _ => Box::pin(self.registry.answer(method, params, named, origin)).await,
         };
         if let Err(failure) = &answered {
-            self.note_refusal(failure.reason_code());
+            self.note_refusal_of(unit, failure.reason_code());
         }
         let result = answered.map(|result| jsonrpc::result(query.id.get(), &result));
         let charged = result.and_then(|result| match method.is_change() {
@@ -258,9 +262,15 @@ impl Common {
         door::charged(&self.budget, document)
     }
 
-    /// Publishes a notification. Unless they set earlier ones, all notifications of a batch share one deadline.
-    pub(in crate::doors) async fn notify(&self, unit: Unit) -> Result<(), CallError> {
-        let request = self.request(unit, Some(self.call))?;
+    /// Publishes a notification. Unless they set earlier ones, all notifications of a batch share one deadline. `data`
+    /// are its decoded data, if it is a CloudEvent.
+    pub(in crate::doors) async fn notify(
+        &self,
+        unit: Unit,
+        data: Option<Unit>,
+    ) -> Result<(), CallError> {
+        let mut request = self.request(unit, Some(self.call))?;
+        request.data = data;
         // It may arrive although it is not confirmed, or not everywhere.
         let may_arrive = |may_arrive| match may_arrive {
             true => self.sent_calls.add(),
@@ -270,21 +280,9 @@ impl Common {
     }
 
     fn request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
-        let request = self.try_request(unit, call);
-        request.inspect_err(|error| self.note_refusal(error.reason_code()))
-    }
-
-    fn try_request(&self, unit: Unit, call: Option<CallId>) -> Result<calls::Request, CallError> {
-        let target = match &self.target {
-            Target::InPayload => None,
-            Target::Agent(agent) => Some(agent.clone()),
-            Target::NotAName => {
-                let message =
-                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
-                return Err(CallError::Refused(Text::from_static(message)));
-            }
-        };
-        let timeout = self.in_time(self.timeout_of(&unit))?;
+        let admitted = self.target_and_timeout(&unit);
+        let (target, timeout) =
+            admitted.inspect_err(|error| self.note_refusal_of(&unit, error.reason_code()))?;
         Ok(calls::Request {
             arrived: self.arrived.into_std(),
             unit,
@@ -295,11 +293,30 @@ impl Common {
                 true => Some(self.calls.patience(timeout)),
                 false => timeout,
             },
-            bounds_first_part: false,
+            // If the caller sets no timeout, an agent that sends parts is at work.
+            bounds_first_part: self.is_patient && timeout.is_none(),
+            accepts_parts: false,
             caller: self.caller.clone(),
             key: None,
             headers: self.headers.clone(),
         })
+    }
+
+    /// The agent that the path names, and the timeout that the caller sets, if any.
+    fn target_and_timeout(
+        &self,
+        unit: &Unit,
+    ) -> Result<(Option<Text>, Option<Duration>), CallError> {
+        let target = match &self.target {
+            Target::InPayload => None,
+            Target::Agent(agent) => Some(agent.clone()),
+            Target::NotAName => {
+                let message =
+                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
+                return Err(CallError::Refused(Text::from_static(message)));
+            }
+        };
+        Ok((target, self.in_time(self.timeout_of(unit))?))
     }
 
     /// The timeout that the caller of a unit sets, if any.
@@ -327,6 +344,12 @@ impl Common {
     /// Records in the access log a request, or a unit of one, that is refused before it becomes a call.
     pub(in crate::doors) fn note_refusal(&self, reason: &'static str) {
         self.note(self.target.name().unwrap_or_default(), "", reason);
+    }
+
+    /// The same, for a unit whose method is known.
+    pub(super) fn note_refusal_of(&self, unit: &Unit, reason: &'static str) {
+        let agent = self.target.name().unwrap_or_default();
+        self.note(agent, unit.method().unwrap_or_default(), reason);
     }
 
     /// Records a request that is not a call in the access log.

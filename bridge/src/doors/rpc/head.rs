@@ -44,6 +44,7 @@ pub(super) fn unpublished_status(error: &CallError) -> StatusCode {
         CallError::Timeout(_)
         | CallError::DestinationRefused(_)
         | CallError::Unavailable(_)
+        | CallError::NoSubscriber(_)
         | CallError::AnswerLost(_)
         | CallError::Draining
         | CallError::Drained

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
-use a2abus_plugin::{Text, Unit, decode};
+use a2abus_plugin::{Text, Unit, decode, extension};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -70,26 +70,49 @@ struct PatientRequest {
     timeout: Duration,
 }
 
+/// What is known of a request that is refused; by default nothing.
+#[derive(Debug, Default)]
+pub(super) struct RefusedUnit {
+    /// Its id, as its JSON token.
+    pub(super) id: Option<Text>,
+    /// Its method; empty if it has none.
+    pub(super) method: Text,
+}
+
+// === impl RefusedUnit ===
+
+impl RefusedUnit {
+    fn of(unit: Option<&Unit>) -> Self {
+        let method = unit.and_then(|unit| unit.extension_text(extension::A2A_METHOD));
+        let id = unit.and_then(|unit| unit.json_rpc.as_ref()?.id.as_ref());
+        Self {
+            id: id.map(|id| id.token().clone()),
+            method: method.cloned().unwrap_or_default(),
+        }
+    }
+}
+
 /// Has a request answered by `work`: a request with a key at most once. If it is refused because of its key, the error
-/// contains the id of the request, as its JSON token.
+/// contains the id and the method of the request.
 pub(super) async fn answered(
     door: &Door,
     path: HttpPath,
     request: Box<AdmittedRequest>,
     work: impl FnOnce(Common, Parts, Bytes) -> Answering,
-) -> Result<Response, (Refusal, Option<Text>)> {
+) -> Result<Response, (Refusal, RefusedUnit)> {
     match read_key(&request.head.headers) {
         Ok(None) => {
             let answered = {
                 let AdmittedRequest { common, head, body } = *request;
                 work(common, head, body)
             };
-            answered.await.map_err(|refusal| (refusal, None))
+            let answered = answered.await;
+            answered.map_err(|refusal| (refusal, RefusedUnit::default()))
         }
         Ok(Some(key)) => Box::pin(answered_once(door, path, *request, &key, work)).await,
         Err(refusal) => {
             let unit = only_unit(door, &request.common, &request.body);
-            Err((refusal, unit.and_then(id_of)))
+            Err((refusal, RefusedUnit::of(unit.as_ref())))
         }
     }
 }
@@ -104,14 +127,15 @@ async fn answered_once(
     }: AdmittedRequest,
     key: &str,
     work: impl FnOnce(Common, Parts, Bytes) -> Answering,
-) -> Result<Response, (Refusal, Option<Text>)> {
+) -> Result<Response, (Refusal, RefusedUnit)> {
     let unit = only_unit(door, &common, &body);
     let message = unit.as_ref().filter(|_| !common.is_event);
     let timeout = message.map_or(common.timeout, |unit| common.timeout_of(unit));
     let until = common.arrived + door.calls.timeout_for(timeout);
     let patient = message.and_then(|unit| PatientRequest::of(path, &common, unit));
     // The unit is not held while the agent works.
-    let id = unit.and_then(id_of);
+    let known = RefusedUnit::of(unit.as_ref());
+    drop(unit);
     let longest = door.calls.longest() + MARGIN;
     let mut claim = Claim {
         digest: digest_of_request(&head, &body),
@@ -139,17 +163,18 @@ async fn answered_once(
             };
             let done = mine.done(work(common.clone(), head, body));
             let done = Box::pin(PatientRequest::in_time(patient, (door, &common), done)).await;
-            done.map_err(|refusal| (refusal, None))
+            done.map_err(|refusal| (refusal, RefusedUnit::default()))
         }
         Ok(KeyState::Answered(stored_response)) => {
             let response = replayed(&stored_response);
             // The log and the client have the same id: that of the first call.
             common.call = call_in(response.headers()).unwrap_or(common.call);
-            common.note_refusal("replayed");
+            let agent = common.target.name().unwrap_or_default();
+            common.note(agent, &known.method, "replayed");
             Ok(response)
         }
-        Ok(other) => Err((refused(&other), id)),
-        Err(refusal) => Err((refusal, id)),
+        Ok(other) => Err((refused(&other), known)),
+        Err(refusal) => Err((refusal, known)),
     }
 }
 
@@ -160,11 +185,6 @@ fn only_unit(door: &Door, common: &Common, body: &Bytes) -> Option<Unit> {
         Framed::One(unit) => unit.ok(),
         Framed::Batch(_) | Framed::Lines => None,
     }
-}
-
-/// The id of a JSON-RPC request.
-fn id_of(unit: Unit) -> Option<Text> {
-    Some(unit.json_rpc?.id?.token().clone())
 }
 
 /// The hash of everything that makes a request another one: method, path, body, and the attributes of a CloudEvent in

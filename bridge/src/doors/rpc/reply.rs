@@ -6,11 +6,13 @@
 //! | a message of another family | the agent's message, unchanged; an error is a message of that family |
 //! | a CloudEvent in binary mode | a CloudEvent in binary mode, but in structured mode in a stream or a batch |
 //! | a CloudEvent in structured mode | a CloudEvent in structured mode |
+//! | an element of a batch of CloudEvents that is refused | a CloudEvent in structured mode, unless all are refused |
 
-use a2abus_plugin::{Event, Unit, format};
+use a2abus_plugin::{Event, Family, Unit, extension, format};
 use a2abus_transports::content_mode::{self, ContentMode, ProtocolBinding};
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
 
@@ -61,8 +63,30 @@ impl Reply {
         };
         let recipient = Recipient::of(data.unwrap_or(unit));
         Self::Event(Box::new(Envelope {
-            form: common.calls.reply_form(event, recipient),
+            form: common.calls.reply_form(Some(event), recipient),
             mode,
+            call: common.call,
+            parts: 0,
+        }))
+    }
+
+    /// The form of the error for an element of a batch of CloudEvents that is refused, as an event. Its ids are those
+    /// of the element, as far as they can be read.
+    pub(super) fn in_event(self, common: &Common, element: &Bytes) -> Self {
+        let recipient = match self {
+            Self::Message(recipient) => recipient,
+            event @ Self::Event(_) => return event,
+        };
+        let limits = common.calls.rules().limits;
+        let names = ["id", extension::COLLABORATION_ID];
+        let ([request_id, collaboration_id], _) = format::read_refused(element, names, &limits);
+        Self::Event(Box::new(Envelope {
+            form: ReplyForm {
+                collaboration_id,
+                request_id,
+                ..common.calls.reply_form(None, recipient)
+            },
+            mode: ContentMode::Structured,
             call: common.call,
             parts: 0,
         }))
@@ -83,12 +107,21 @@ impl Reply {
     /// A part of the answer, or the error in place of it, in this form.
     pub(super) fn part(&mut self, part: Result<Part, CallError>) -> Part {
         match part {
-            Err(error) => self.failure(&Failure::call(&error)),
+            Err(error) => self.failure(&self.failure_of(&error)),
             Ok(part) => match self {
                 Self::Message(_) => part,
                 Self::Event(envelope) => envelope.part(&part),
             },
         }
+    }
+
+    /// The failure of the call, which fits the family of its request.
+    fn failure_of(&self, error: &CallError) -> Failure {
+        let family = match self {
+            Self::Message(recipient) => recipient.family(),
+            Self::Event(_) => Family::CloudEvent,
+        };
+        Failure::of_message(error, family)
     }
 
     /// An error in this form.
@@ -118,11 +151,12 @@ impl Reply {
         &self,
         common: &Common,
         status: StatusCode,
-        failure: &Failure,
+        error: &CallError,
     ) -> Response {
+        let failure = self.failure_of(error);
         match self {
-            Self::Message(recipient) => refusal(status, failure, recipient),
-            Self::Event(_) => with_status(self.whole(common, self.failure(failure)), status),
+            Self::Message(recipient) => refusal(status, &failure, recipient),
+            Self::Event(_) => with_status(self.whole(common, self.failure(&failure)), status),
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
-use a2abus_plugin::{DecodeErrorKind, Event, Hint, Kind, Refused, Unit, Units, decode, extension};
+use a2abus_plugin::{
+    DecodeErrorKind, Event, Hint, Kind, Limits, Refused, Unit, Units, decode, extension,
+};
 use a2abus_transports::content_mode::ContentMode;
 use bytes::Bytes;
 
@@ -29,18 +31,27 @@ pub(super) enum Item {
     /// A request for an agent.
     Request(Box<RequestItem>),
     /// A notification, which is only answered if it fails.
-    Notification(Unit, Reply),
-    /// Refused with this error.
-    Refused(Bytes),
+    Notification(Box<RequestItem>),
+    /// Refused with an error.
+    Refused(Box<RefusedItem>),
 }
 
-/// A request to make.
+/// A unit that is refused.
+#[derive(Debug)]
+pub(super) struct RefusedItem {
+    pub(super) failure: Failure,
+    /// The form of its error.
+    pub(super) reply: Reply,
+    pub(super) bytes: Bytes,
+}
+
+/// A request or a notification to make.
 #[derive(Debug)]
 pub(super) struct RequestItem {
     pub(super) unit: Unit,
     /// The decoded data, if it is a CloudEvent and its data is one message.
     pub(super) data: Option<Unit>,
-    /// The form of its answer.
+    /// The form of its answer or, for a notification, of its error.
     pub(super) reply: Reply,
     /// Whether its method asks for a stream.
     pub(super) streaming: bool,
@@ -64,6 +75,23 @@ impl Framed {
     }
 }
 
+// === impl RefusedItem ===
+
+impl RefusedItem {
+    /// The same element of a batch of CloudEvents, with an event as its error.
+    pub(super) fn in_event(self, common: &Common) -> Self {
+        Self {
+            reply: self.reply.in_event(common, &self.bytes),
+            ..self
+        }
+    }
+
+    /// Its error.
+    pub(super) fn body(&self) -> Bytes {
+        self.reply.failure(&self.failure).body
+    }
+}
+
 // === impl Item ===
 
 impl Item {
@@ -75,12 +103,10 @@ impl Item {
         unit: Result<Unit, Refused>,
         mode: ContentMode,
     ) -> Self {
-        let (failure, recipient) = match Self::sort(&door.metrics, common, unit, mode) {
-            Ok(item) => return item,
-            Err(refused) => refused,
-        };
-        common.note_refusal(failure.reason_code());
-        Self::Refused(failure.render(&recipient))
+        Self::sort(&door.metrics, common, unit, mode).unwrap_or_else(|refused| {
+            common.note_refusal(refused.failure.reason_code());
+            Self::Refused(refused)
+        })
     }
 
     fn sort(
@@ -88,13 +114,17 @@ impl Item {
         common: &Common,
         unit: Result<Unit, Refused>,
         mode: ContentMode,
-    ) -> Result<Self, (Failure, Recipient)> {
+    ) -> Result<Self, Box<RefusedItem>> {
         let unit = unit.map_err(|refused| {
             metrics.refused(refused.error.kind());
-            let recipient = Recipient::of_refused(&refused, common.dialect);
-            (Failure::refused(&refused.error), recipient)
+            Box::new(RefusedItem {
+                failure: Failure::refused(&refused.error),
+                reply: Reply::Message(Recipient::of_refused(&refused, common.dialect)),
+                bytes: refused.bytes,
+            })
         })?;
-        let data = unit.event().and_then(|event| data_of(event, common));
+        let data = |event| data_of(event, &common.calls.rules().limits);
+        let data = unit.event().and_then(data);
         let kind = kind_of(&unit, data.as_ref());
         let is_asking = matches!(kind, Kind::Request | Kind::Notification);
         if !is_asking {
@@ -102,26 +132,32 @@ impl Item {
         }
         metrics.unit(unit.detection.family, kind);
         let reply = Reply::to(common, &unit, data.as_ref(), mode);
-        if kind == Kind::Notification {
-            return Ok(Self::Notification(unit, reply));
-        }
         let rpc = data.as_ref().unwrap_or(&unit).json_rpc.as_ref();
         let streaming =
             rpc.is_some_and(|rpc| matches!(rpc.body, RpcBody::Call { streaming: true }));
-        Ok(Self::Request(Box::new(RequestItem {
+        let item = Box::new(RequestItem {
             unit,
             data,
             reply,
             streaming,
-        })))
+        });
+        Ok(match kind {
+            Kind::Notification => Self::Notification(item),
+            _ => Self::Request(item),
+        })
     }
 }
 
 /// The decoded data of an event, if they are one message.
-fn data_of(event: &Event, common: &Common) -> Option<Unit> {
-    let limits = common.calls.rules().limits;
-    let data = decode(&event.body(), &Hint::default(), &limits).into_only();
+fn data_of(event: &Event, limits: &Limits) -> Option<Unit> {
+    let data = decode(&event.body(), &Hint::default(), limits).into_only();
     data.ok()?.ok()
+}
+
+/// The kind of an event that a caller sends.
+pub(crate) fn kind_of_sent(event: &Event, limits: &Limits) -> Kind {
+    let data = data_of(event, limits);
+    kind_of(&Unit::of_event(event.clone()), data.as_ref())
 }
 
 /// The kind of a unit. If an event does not declare its kind, its data decide.
@@ -139,13 +175,16 @@ fn kind_of(unit: &Unit, data: Option<&Unit>) -> Kind {
 
 /// The refusal of a response, which is not expected here. The error does not repeat its id, because the sender did not
 /// choose it.
-fn response(metrics: &Metrics, unit: &Unit) -> (Failure, Recipient) {
+fn response(metrics: &Metrics, unit: &Unit) -> Box<RefusedItem> {
     metrics.refused(DecodeErrorKind::Invalid);
     let (what, recipient) = match &unit.json_rpc {
         Some(message) => ("a JSON-RPC response", Recipient::unknown(message.dialect)),
         None => ("an answer", Recipient::of(unit)),
     };
     let what = format!("this is {what}; expected a request, a notification or a batch of them");
-    let failure = Failure::new(Reason::InvalidRequest, what);
-    (failure, recipient)
+    Box::new(RefusedItem {
+        failure: Failure::new(Reason::InvalidRequest, what),
+        reply: Reply::Message(recipient),
+        bytes: unit.bytes.clone(),
+    })
 }

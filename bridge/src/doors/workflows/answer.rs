@@ -25,6 +25,9 @@ const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const REPLAY: HeaderName = HeaderName::from_static("idempotent-replay");
 
+/// The cure if an execution id cannot be used.
+const NEW_ID: &str = "give the workflow a new executionId";
+
 /// The headers that scripts of permitted pages may read.
 pub(crate) const EXPOSED: [HeaderName; 5] = [LIMIT, REMAINING, RESET, REPLAY, RETRY_AFTER];
 
@@ -177,6 +180,7 @@ impl Problem {
             message,
             RefusalReason::NotFound,
         )
+        .suggest("GET /api/v1/openapi.json")
     }
 
     pub(super) fn no_such_execution() -> Self {
@@ -188,6 +192,7 @@ impl Problem {
             message,
             RefusalReason::NotFound,
         )
+        .suggest("GET /api/v1/executions lists the executions of this agent")
     }
 
     pub(super) fn no_such_value() -> Self {
@@ -199,6 +204,7 @@ impl Problem {
             message,
             RefusalReason::NotFound,
         )
+        .suggest("GET /api/v1/storage/{storage} lists the keys")
     }
 
     pub(super) fn storage_not_permitted(storage: &str) -> Self {
@@ -274,6 +280,7 @@ impl Problem {
             message,
             RefusalReason::Malformed,
         )
+        .suggest("GET /api/v1/openapi.json describes the request")
     }
 
     pub(super) fn conflict(execution_id: &str) -> Self {
@@ -286,6 +293,7 @@ impl Problem {
             message,
             RefusalReason::Conflict,
         )
+        .suggest(NEW_ID)
         .counted()
     }
 
@@ -295,7 +303,9 @@ impl Problem {
             "the execution {execution_id} has run, and its record was removed because memory was full; to run it again, give it a new executionId"
         );
         let codes = ("ExecutionError", "record_removed");
-        Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store).counted()
+        Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store)
+            .suggest(NEW_ID)
+            .counted()
     }
 
     /// The record of the execution is malformed, so it is unknown whether it has run.
@@ -304,7 +314,9 @@ impl Problem {
             "the record of the execution {execution_id} cannot be read; to run the workflow, give it a new executionId"
         );
         let codes = ("ExecutionError", "storage_failed");
-        Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store).counted()
+        Self::new(StatusCode::CONFLICT, codes, message, RefusalReason::Store)
+            .suggest(NEW_ID)
+            .counted()
     }
 
     pub(super) fn draining() -> Self {

@@ -75,4 +75,10 @@ fn a_call_is_checked_with_the_limits_of_the_configuration() {
     assert_eq!((output.status, output.stdout.as_str()), (2, ""));
     let refused = output.stderr.contains("the request is refused");
     assert!(refused, "{}", output.stderr);
+    let output = run(&["call", "-c", file, "agent", "tools/call", "3"], "");
+    let expected = "the request is refused: /params: ";
+    assert!(output.stderr.contains(expected), "{}", output.stderr);
+    let output = run(&["call", "-c", file, "-t", "foo", "agent", "ping"], "");
+    let is_told = output.stderr.contains("expected a number and a unit");
+    assert!(is_told && output.status == 2, "{}", output.stderr);
 }

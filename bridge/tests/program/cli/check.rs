@@ -20,15 +20,12 @@ fn check_counts_the_parts_of_a_valid_configuration() {
         (&reported["ok"], &reported["bindings"], &reported["errors"]),
         (&json!(true), &json!(2), &json!([]))
     );
-    // What there is none of is not counted, and attached agents have a binding and a route.
+    // What there is none of is left out. The binding and the route of an attached agent are not in the file.
     let doors = "transports: { n: { type: memory } }\n";
     let agent = "agents: { sums: { attach: { url: 'http://127.0.0.1:9/', protocol: jsonrpc }, to: { transport: n, topic: agents.sums } } }\n";
     for (text, counts) in [
         (doors.to_owned(), "1 transport"),
-        (
-            format!("{doors}{agent}"),
-            "1 transport, 1 binding, 1 route, 1 agent",
-        ),
+        (format!("{doors}{agent}"), "1 transport, 1 agent"),
     ] {
         let (_folder, file) = self::config(&text);
         let file = file.to_str().unwrap();
@@ -321,5 +318,42 @@ default_route: [{{ transport: n, topic: t }}]
         assert_eq!(output.status, 1, "{}", output.stdout);
         let expected = format!(" transports.n.auth.{key}: {message}");
         assert!(output.stderr.contains(&expected), "{}", output.stderr);
+    }
+}
+
+#[test]
+fn check_warns_of_programs_that_are_not_on_this_machine() {
+    let text = |attach: &str| {
+        format!(
+            "transports: {{ m: {{ type: memory }} }}\nagents: {{ a: {{ to: {{ transport: m, topic: a }}, attach: {{ {attach} }} }} }}\n"
+        )
+    };
+    let missing = ".command[0]: is not on this machine: there is no such program in PATH: install it, or give its path";
+    for (attach, expected) in [
+        ("command: [sh]", None),
+        ("command: [sh], env: { PATH: { env: NOT_SET } }", None),
+        ("command: [sh], env: { PATH: /nowhere }", Some(missing)),
+        ("command: [no-such-program]", Some(missing)),
+        (
+            "command: [/bin/no-such-program]",
+            Some(".command[0]: is not on this machine: no such program"),
+        ),
+        (
+            "command: [sh], directory: /nowhere",
+            Some(".directory: is not a directory here: create it before the bridge starts"),
+        ),
+    ] {
+        let (_folder, file) = config(&text(attach));
+        let file = file.to_str().unwrap();
+        let output = run(&["check", "--json", "-c", file], "").one();
+        let warnings = output["warnings"].as_array().unwrap();
+        let paths = warnings.iter().map(|it| {
+            let path = it["path"].as_str().unwrap();
+            format!("{path}: {}", it["message"].as_str().unwrap())
+        });
+        let expected = expected.map(|expected| format!("agents.a.attach{expected}"));
+        assert!(paths.eq(expected), "{attach}: {output}");
+        let without = run(&["check", "--without-secrets", "-c", file], "");
+        assert_eq!((without.status, without.stderr.as_str()), (0, ""));
     }
 }

@@ -92,7 +92,7 @@ fn explain_shows_the_destinations_and_the_routes_that_did_not_match() {
 fn explain_takes_the_binding_that_is_named() {
     let door = explain(&["--binding", "http"], CALL).one();
     assert_eq!(door["route"]["chosen"], "door");
-    assert_eq!(door["event"]["source"], "/a2abus/t/http");
+    assert_eq!(door["event"]["source"], "/a2abus/t/http/127.0.0.1");
     let misuse = explain(&["--binding", "nope"], CALL);
     assert_eq!(misuse.status, 2);
     assert_eq!(
@@ -100,6 +100,44 @@ fn explain_takes_the_binding_that_is_named() {
         "a2abus: there is no binding \"nope\": choose one of answers, in, http\n"
     );
     assert_eq!(run(&["explain", "--binding", "in"], CALL).status, 2);
+}
+
+/// What a caller sends never becomes a dead letter.
+#[test]
+fn explain_shows_the_call_over_http_or_the_error_that_its_caller_gets() {
+    let (_folder, file) = config(&CONFIG.replace("'htt?'", "answers"));
+    let file = file.to_str().unwrap();
+    let explain = |more: &[&str], payload: &str| {
+        let arguments = ["explain", "-c", file, "--binding", "http"];
+        run(&[&arguments[..], more].concat(), payload)
+    };
+    let call = explain(&[], CALL).one();
+    assert_eq!(call["event"]["id"], "<call>");
+    assert_eq!(call["origins"]["id"], "the id of the call");
+    assert_eq!(call["route"]["destinations"][0]["key"], "<call>");
+    // A caller chooses neither these attributes of a CloudEvent nor where its answer goes.
+    let event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","targetagent":"a","mcptype":"request","replyto":"x"}"#;
+    let event = explain(&[], event).one();
+    assert_eq!(event["event"]["id"], "<call>");
+    assert_eq!(event["event"]["source"], "/a2abus/t/http/127.0.0.1");
+    assert_eq!(event["event"].get("replyto"), None);
+    assert_eq!(event["route"]["chosen"], "agents", "{event}");
+
+    let nobody = CALL.replace("_agentId", "agent");
+    for (payload, reason, fix) in [
+        (nobody.as_str(), "agent_not_found", "default_route"),
+        (RESULT, "invalid_request", "a request"),
+    ] {
+        let output = explain(&[], payload);
+        let route = output.one()["route"].clone();
+        assert_eq!((&route["reason"], output.status), (&json!(reason), 1));
+        let text = explain(&["--text"], payload).stdout;
+        let goes = format!("goes    nowhere: the caller gets the error {reason}\n");
+        assert!(text.contains(&goes) && text.contains(fix), "{text}");
+    }
+    let refused = explain(&["--text"], BAD_TARGET).stdout;
+    let goes = "goes    nowhere: the caller gets the error bad_target\n";
+    assert!(refused.contains(goes), "{refused}");
 }
 
 #[test]
@@ -145,8 +183,11 @@ default_route: [{ transport: bus, topic: rest }]
 fn explain_shows_no_route_for_messages_that_are_not_routed() {
     let (_folder, file) = config(REGISTRY);
     let file = file.to_str().unwrap();
-    for (binding, note) in [("cards", "the registry gets this"), ("wf", "the executor")] {
-        let output = run(&["explain", "-c", file, "--binding", binding], CALL);
+    for (binding, payload, note) in [
+        ("cards", CALL, "the registry gets this"),
+        ("wf", EXECUTE, "the executor"),
+    ] {
+        let output = run(&["explain", "-c", file, "--binding", binding], payload);
         let route = &output.one()["route"];
         let shown = route["note"].as_str().unwrap();
         assert!(shown.contains(note), "{shown}");
@@ -156,7 +197,7 @@ fn explain_shows_no_route_for_messages_that_are_not_routed() {
         );
     }
     // The executor answers, so the binding must allow the reply address; the registry only logs one.
-    let named = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","replyto":"other"}"#;
+    let named = r#"{"specversion":"1.0","id":"1","source":"/s","type":"x.a2e.workflow.execute.req","replyto":"other"}"#;
     for (binding, reason, status) in [
         ("wf", json!("reply_topic_refused"), 1),
         ("cards", json!(null), 0),
@@ -168,6 +209,84 @@ fn explain_shows_no_route_for_messages_that_are_not_routed() {
             (&reason, status),
             "{route}"
         );
+    }
+}
+
+const EXECUTE: &str =
+    r#"{"jsonrpc":"2.0","id":1,"method":"workflows/execute","params":{"workflow":"{}"}}"#;
+
+#[test]
+fn explain_refuses_what_the_executor_does_not_execute() {
+    let (_folder, file) = config(REGISTRY);
+    let file = file.to_str().unwrap();
+    let tools = EXECUTE.replace("workflows/execute", "tools/list");
+    let message = r#"{"type":"tool/call/req","id":"1","version":"1.0","ts":1,"tool_name":"ls","arguments":{}}"#;
+    let letters = "to the dead letters:";
+    let error = "nowhere: its requester, if it has one, gets the error";
+    for (payload, goes, reason) in [
+        (CALL, letters, "other_agent"),
+        (message, letters, "not_a_workflow"),
+        (RESULT, letters, "not_a_workflow"),
+        (tools.as_str(), error, "unknown_method"),
+    ] {
+        let arguments = ["explain", "-c", file, "--binding", "wf"];
+        let output = run(&arguments, payload);
+        let route = &output.one()["route"];
+        assert_eq!((&route["reason"], output.status), (&json!(reason), 1));
+        let text = run(&[&arguments[..], &["--text"]].concat(), payload).stdout;
+        assert!(
+            text.contains(&format!("goes    {goes} {reason}\n")),
+            "{text}"
+        );
+    }
+}
+
+/// It shows what the bridge makes of a message, not what its sender has written.
+#[test]
+fn explain_removes_what_a_sender_may_not_set() {
+    let event = r#"{"specversion":"1.0","id":"1","source":"/a2abus/other/in","type":"t","mcptype":"request","targetagent":"a","sourceagent":"b","callid":"c","expirytime":"soon"}"#;
+    for (binding, source, id) in [
+        ("in", "/a2abus/t/in", "<position>#0"),
+        ("http", "/a2abus/t/http/127.0.0.1", "<call>"),
+    ] {
+        let line = explain(&["--binding", binding], event).one();
+        let shown = &line["event"];
+        assert_eq!(
+            (&shown["source"], &shown["id"]),
+            (&json!(source), &json!(id))
+        );
+        let mut removed: Vec<&str> = line["removed"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        removed.sort_unstable();
+        assert_eq!(removed, ["callid", "expirytime", "sourceagent"]);
+        for name in removed {
+            assert_eq!(shown.get(name), None, "{line}");
+        }
+        assert_ne!(line["origins"]["source"], "the event itself");
+        let text = explain(&["--binding", binding, "--text"], event).stdout;
+        assert!(text.contains("\nremoved "), "{text}");
+    }
+}
+
+#[test]
+fn explain_takes_requests_over_http_as_the_door_does() {
+    let ping = r#"{"type":"ping","id":"1","version":"1.0","ts":1,"_agentId":"weather"}"#;
+    let output = explain(&["--binding", "http"], ping);
+    assert_eq!(
+        (&output.one()["reason"], output.status),
+        (&json!("link_local"), 1)
+    );
+    // Over HTTP, the data of an event say what it is if the event does not.
+    let event = format!(
+        r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","targetagent":"a","data":{CALL}}}"#
+    );
+    for (binding, kind) in [("http", "request"), ("in", "notification")] {
+        let line = explain(&["--binding", binding], &event).one();
+        assert_eq!(line["kind"], kind, "{line}");
     }
 }
 

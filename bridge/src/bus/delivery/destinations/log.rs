@@ -56,7 +56,7 @@ impl DestinationLog {
         };
         if needs_repair(error) {
             tracing::error!(transport, %topic, %error, suppressed,
-                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it is not full; messages of bindings wait, and none is lost, but calls fail");
+                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it has room. Until then, messages of bindings wait for it, and calls fail");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
                 "the destination is temporarily unavailable: lanes wait and retry");
