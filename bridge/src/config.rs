@@ -5,8 +5,8 @@
 //!  (line and column of every node)                      └──────────── problems, all of them ────────────┘
 //! ```
 //!
-//! [`Config::load`] is the entry point. It reports problems together, each with its path, its line, and the fix. A
-//! section or entry with a value that is wrong alone is left out of the checks of values together.
+//! [`Config::load`] is the entry point. It reports problems together, each with its path, its line, and the fix. If a
+//! value is wrong by itself, its section or entry is left out of the checks of several values.
 //! The JSON Schema ([`json_schema`]) and the reference (`CONFIGURATION.md`) are generated from the structs of this
 //! module.
 

@@ -279,7 +279,7 @@ impl ConfigReloader {
         }
         self.settle(config);
         let mut later: Vec<_> = later.into_iter().filter_map(|(_, why)| why).collect();
-        // The changes of one card are one.
+        // Report several changes of one card once.
         later.dedup();
         Ok((applied.len(), later))
     }
@@ -360,7 +360,7 @@ impl ConfigReloader {
             let agent = change.member_in(AGENTS).map(|(agent, _)| agent);
             PendingChange {
                 path: format!("{AGENTS}.{} (its card)", agent.unwrap_or_default()),
-                why: format!("{RESTART}; routes to it are in use"),
+                why: format!("{RESTART}; its routes are already in use"),
             }
         })
     }

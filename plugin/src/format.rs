@@ -60,9 +60,9 @@ pub fn read(bytes: &Bytes, limits: &Limits) -> Result<Event, EventError> {
     Ok(event)
 }
 
-/// What can be read of an event that [`read`] refuses: its members with these names, if they are strings that an event
-/// may have as its `id`, and its `data` as JSON. A member that occurs twice counts as absent, because readers disagree
-/// about which one counts. Nothing is read after a syntax error.
+/// What can be read of an event that [`read`] refuses: its `data` as JSON, and its members with these names, if they
+/// are strings that are valid as the `id` of an event. A member that occurs twice counts as absent, because readers
+/// disagree about which one counts. Nothing is read after a syntax error.
 #[must_use]
 #[cold]
 pub fn read_refused<const N: usize>(

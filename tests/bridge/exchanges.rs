@@ -1193,7 +1193,7 @@ fn structured(members: &str, data: &str) -> Message {
 }
 
 #[tokio::test]
-async fn a_structured_event_that_cannot_be_read_gets_its_error_where_it_says() {
+async fn the_error_for_an_unreadable_structured_event_goes_to_its_reply_address() {
     let mut world = World::new().await;
     let to = Address::topic(topic("requests"));
     let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call"}"#;

@@ -617,7 +617,7 @@ async fn a_refused_event_of_a_batch_is_answered_by_an_event() {
 }
 
 #[tokio::test]
-async fn a_request_that_names_no_agent_hears_where_its_protocol_names_one() {
+async fn the_error_for_a_request_without_an_agent_says_where_to_name_it() {
     let world = World::new().await;
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "m", "params": {"_agentId": "weather"}});
     let event =

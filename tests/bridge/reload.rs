@@ -513,7 +513,7 @@ async fn cards_and_bounds_of_a2a_change_while_the_bridge_runs() {
     world.end().await;
 }
 
-/// Without agents at the start there is no A2A interface. Requests are routed to the new ones all the same.
+/// Without agents at the start there is no A2A interface. Requests still reach the new agents.
 #[tokio::test]
 async fn the_cards_of_the_first_agents_are_reported_once_each_until_a_restart() {
     let world = World::new(&config("a")).await;
@@ -530,7 +530,7 @@ async fn the_cards_of_the_first_agents_are_reported_once_each_until_a_restart() 
         agent("snow")
     );
     world.reload(&text, "restart_needed", 1).await;
-    let why = "(its card): needs a restart; routes to it are in use";
+    let why = "(its card): needs a restart; its routes are already in use";
     let expected = format!("agents.rain {why}; agents.snow {why}");
     assert_eq!(world.degraded(), Some(expected));
     for (name, topic) in ["rain", "snow"].into_iter().zip(&mut topics) {

@@ -249,7 +249,7 @@ async fn needs_to_read(broker: &Private, bridge: &Running, topic: &str, part: &s
     until_reported(bridge, "it is ready", |report| report.ready).await;
 }
 
-/// Waits until `/readyz` would say so.
+/// Waits until what `/readyz` reports is as expected.
 pub(crate) async fn until_reported(bridge: &Running, what: &str, is_so: impl Fn(&Report) -> bool) {
     within(what, async {
         while !is_so(&bridge.report()) {

@@ -72,11 +72,13 @@ calls: {{ enabled: false }}"
     let renamed_file = written(&renamed, &text);
     let (of_it, status) = json_lines(&["ls", "--binding", "in"], &renamed_file).await;
     assert_eq!((of_it.len(), status), (2, 0));
-    let (skipped, status) = json_lines(&["resend", "--binding", "in"], &renamed_file).await;
-    assert_eq!((&skipped[0]["result"], status), (&json!("skipped"), 1));
+    let arguments = ["dead-letters", "resend", "--binding", "in"];
+    let (_, stderr, status) = a2abus(&arguments, &renamed_file).await;
+    assert!(status == 2 && stderr.contains("no destination"), "{stderr}");
     let arguments = ["dead-letters", "ls", "--binding", "inn"];
     let (_, stderr, status) = a2abus(&arguments, &file).await;
-    let is_told = stderr.contains("no binding inn") && stderr.contains("there are some of in");
+    let is_told =
+        stderr.contains("no binding inn") && stderr.contains("there are dead letters of in");
     assert!(status == 2 && is_told, "{stderr}");
     let position = letter["position"].as_str().unwrap();
     let (shown, status) = json_lines(&["show", position], &file).await;

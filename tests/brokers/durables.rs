@@ -188,7 +188,7 @@ async fn a_durable_that_would_never_get_a_message_is_neither_created_nor_ready()
     })
     .await;
     store(Some(&read)).await;
-    until_reported(&bridge, "it no longer is", |report| {
+    until_reported(&bridge, "the transport works again", |report| {
         report.degraded.is_empty()
     })
     .await;
@@ -216,7 +216,7 @@ calls: {{ enabled: false }}"
     })
     .await;
     jetstream_of(client).delete_stream(&name).await.unwrap();
-    until_reported(&bridge, "it no longer is", |report| {
+    until_reported(&bridge, "the transport works again", |report| {
         report.degraded.is_empty()
     })
     .await;

@@ -355,7 +355,7 @@ calls: {{ enabled: false }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listed_stream_without_all_that_a_binding_reads_is_not_promised_to_be_updated() {
+async fn check_does_not_promise_to_update_a_listed_stream_that_lacks_what_a_binding_reads() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };

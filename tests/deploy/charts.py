@@ -87,6 +87,7 @@ REFUSED += [
     ([*BUS, "--set", "secrets[0].name=kafka,csiSecrets[0].name=kafka,csiSecrets[0].secretProviderClass=a"], "`kafka` occurs twice in"),
     ([*BUS, "--set", "extraVolumes[0].name=a2abus-config"], 'the name "a2abus-config" is already in use'),
     ([*BUS, "--set", "secrets[0].name=kafka,extraVolumeMounts[0].mountPath=/run/secrets/kafka,extraVolumeMounts[0].name=a"], "something else is mounted"),
+    ([*BUS, "--set", "extraVolumeMounts[0].mountPath=/etc/a2abus/certs,extraVolumeMounts[0].name=a"], "inside the ConfigMap: choose another path"),
     (["--set-json", TWINS, "--set", "persistence.enabled=true"], "share the environment variable A2ABUS_TRANSPORTS__A_B__INSTANCE_ID"),
     ([*BUS, "--set", "networkPolicy.enabled=true,serviceMonitor.enabled=true"], "set `networkPolicy.monitoring`"),
     *(([*SIDECAR, "--set", f"{name}.enabled=true"], f"only `mode: workload` uses `{name}.enabled`: ")
@@ -599,14 +600,14 @@ def file_as_it_is():
         documents = objects(render(CHART, None, VERSIONS[1], "--set-file", f"configFile={path}", *more))
         maps = [document["data"]["a2abus.yaml"] for document in documents if document["kind"] == "ConfigMap"]
         report(f"{path.name} of --set-file configFile as it is", [] if maps == [path.read_text()] else maps)
-    # On a host its files are where no volume of the chart is.
+    # The example has the paths of a host. The chart mounts nothing there.
     example = ["--set-file", f"configFile={REPO / 'bridge/examples/a2abus.yaml'}"]
     refused(example, "nothing is mounted there")
     refused([*example, *VOLUMES_OF_EXAMPLE], "the configuration names /etc/a2abus/kafka-ca.pem")
 
 
 def mountable_example():
-    """The example configuration, with its file below /etc/a2abus, where a volume for a file cannot be, among its secrets."""
+    """The example configuration, with its CA file below /run/secrets: no volume can hold a file below /etc/a2abus."""
     example = (REPO / "bridge/examples/a2abus.yaml").read_text()
     path = RUN / "a2abus.yaml"
     path.write_text(example.replace("/etc/a2abus/kafka-ca.pem", "/run/secrets/kafka-ca.pem"))

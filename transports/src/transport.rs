@@ -221,8 +221,8 @@ pub struct Receipt {
 /// How many confirmations have failed in this process.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// How many confirmations have failed so far, on all transports. If several are awaited in turn, a change of this number
-/// means that it is time to look at all of them.
+/// How many confirmations have failed so far, on all transports. If several are awaited in turn, a change of this
+/// number means that it is time to look at all of them.
 #[must_use]
 pub fn failed_confirmations() -> u64 {
     FAILED.load(Ordering::Acquire)
@@ -460,7 +460,7 @@ impl Decision {
             Some(result) => drop(sender.send(result)),
             None => drop(sender),
         }
-        // After the result, so that whoever sees the new number finds it.
+        // Counted after the result is sent, so that whoever sees the new number finds the result.
         if has_failed {
             FAILED.fetch_add(1, Ordering::Release);
         }

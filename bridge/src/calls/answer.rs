@@ -48,7 +48,7 @@ pub struct Answer {
     deadline: Instant,
     /// The deadline for the last part.
     last_deadline: Instant,
-    /// The same once a part has arrived.
+    /// The deadline for the last part, once a part has arrived.
     begun_deadline: Instant,
     /// When records are released although an earlier one is missing.
     gap_deadline: Option<Instant>,
@@ -427,7 +427,7 @@ impl Answer {
         self.deadline = self.deadline.max(arrived + next);
     }
 
-    /// How many parts were collected for the caller, who gets only one, and when the last one arrived.
+    /// How many parts were collected for the caller, who gets only one answer, and when the last part arrived.
     fn collected(&self) -> Option<(u32, Instant)> {
         if self.reads_log {
             return None;
@@ -544,7 +544,7 @@ impl Answer {
         let client = self.client.unwrap_or_default();
         let limits = self.calls.rules().limits;
         match client.question_in(self.id, &part.body, &limits) {
-            // It cannot be read, so nobody can answer it.
+            // Nobody can answer an unreadable question.
             None => {
                 let agent = self.cancel.target().map(Text::as_str);
                 self.calls

@@ -304,7 +304,7 @@ impl AnswerUnit {
             }
             Body::Rpc(JsonRpc { id, .. }) => id.as_ref().and_then(Id::text),
             Body::Broken { correlation, .. } => correlation.clone(),
-            // Its `collaborationid` is the id of the question that it contains.
+            // The `collaborationid` of a question in a record is the id of the question, not of the call.
             Body::Mapped {
                 family: Family::E2a,
                 kind: Kind::Request,
@@ -327,8 +327,7 @@ impl AnswerUnit {
         }
     }
 
-    /// Whether it is a request, and so no answer, judged by its body alone, because agents copy the headers of the
-    /// request.
+    /// Whether it is a request and not an answer. Only its body counts, because agents copy the headers of the request.
     pub(crate) fn is_request(&self) -> bool {
         match &self.body {
             Body::Rpc(message) => message.is_call() && message.id.is_some(),

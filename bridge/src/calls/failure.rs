@@ -377,10 +377,11 @@ impl Failure {
         Self::new(Reason::AgentNotFound, message)
     }
 
-    /// The failure of a request that names its agent in this place by a text that is not a name.
+    /// The failure of a request whose text in this place is not a valid name of an agent.
     pub(crate) fn not_a_name(place: &str) -> Self {
-        let message =
-            format!("{place} does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +");
+        let message = format!(
+            "{place} does not name an agent: a name has 1 to 256 of A-Z a-z 0-9 . _ - / : @ +"
+        );
         Self::new(Reason::AgentNotFound, message)
     }
 
@@ -435,8 +436,8 @@ impl Failure {
         self.reason == Reason::AgentUnavailable
     }
 
-    /// The failure at the A2A paths for an agent that is not among those that are `known`. Without a card, a route to
-    /// it does not help.
+    /// The failure at the A2A paths for an agent that is not one of the `known` agents. A route to this agent does not
+    /// help, because it has no card.
     pub(crate) fn unknown_agent(agent: &str, known: Vec<&str>) -> Self {
         let failure = match agent {
             "" => Self::no_agent(agent),
@@ -469,7 +470,8 @@ impl Failure {
         }
     }
 
-    /// The same, for a request that was not published; `sender` has sent its message, or the data of its CloudEvent.
+    /// The same, for a request that was not published. `sender` has sent the message, or the data if the message is a
+    /// CloudEvent.
     pub(crate) fn unpublished_on_bus(error: &CallError, sender: &Recipient) -> Self {
         match error {
             CallError::AgentNotFound(agent) if agent.is_empty() => {
@@ -490,7 +492,7 @@ impl Failure {
         let millis = timeout.after.as_micros().div_ceil(1_000);
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         let advice = match timeout.request {
-            // Nothing else makes it valid, also over HTTP.
+            // Only a later expirytime makes it valid, over HTTP too.
             RequestState::Expired => LATER,
             _ => advice,
         };
@@ -942,7 +944,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_an_agent_hears_where_its_family_names_one() {
+    fn the_error_for_a_request_without_an_agent_says_where_to_name_it() {
         let nobody = CallError::AgentNotFound(Text::default());
         let sender = |family| match family {
             Family::JsonRpc => Recipient::unknown(Dialect::JsonRpc),

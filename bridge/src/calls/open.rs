@@ -60,7 +60,7 @@ pub(super) struct Timeouts {
     pub(super) first: Duration,
     /// For each further part.
     pub(super) part: Duration,
-    /// For the last part, counted from the request, until a part has arrived.
+    /// For the last part, counted from the request, as long as no part has arrived.
     pub(super) last: Duration,
     /// For the last part, counted from the request, once a part has arrived.
     pub(super) begun: Duration,
@@ -138,7 +138,7 @@ impl Timeouts {
 // === impl Exchange ===
 
 impl Exchange {
-    /// The timeouts. An answer that was not announced as one of several parts may become one.
+    /// The timeouts. An answer may come in several parts although the request did not announce that.
     fn timeouts(&self) -> Timeouts {
         let shows_progress = matches!(
             self.form,

@@ -110,7 +110,7 @@ pub enum CallerMessage {
 pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
 
 /// Which JSON-RPC requests of an agent are questions to the client of its call. Any other request makes the call fail.
-/// The question in an E2A record is always one.
+/// A request in an E2A record is always a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Questions {
     /// None: nobody could answer them.

@@ -9,7 +9,7 @@
 //! | a legacy message | FAILURE, REFUSE and the like: an error; AGREE: a part; else a result. The `payload` is the result |
 //! | a CloudEvent | its data, by this table; parts by `mcptype` and `isfinal` |
 //! | any other JSON | a result |
-//! | a JSON-RPC request | a part, for an MCP client; else a question is refused, and any other fails the call |
+//! | a JSON-RPC request | a question to an MCP client: a part; another question: it is refused; else the call fails |
 //!
 //! A caller of another family gets the agent's message unchanged. Source: docs/protocols/e2a.md §10.4,
 //! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.

@@ -333,7 +333,7 @@ impl BridgeArgs {
     }
 }
 
-/// Gives the members of an entry or a receipt, which are named as in EventMesh, the names of `GET /a2a/agents`.
+/// Renames the members of an entry or a receipt: from the names of EventMesh to those of `GET /a2a/agents`.
 fn renamed(mut entry: Value) -> Value {
     let names = [
         ("agent_id", "name"),

@@ -110,7 +110,7 @@ const DISCOVERY: &str = "agents.discovery";
 /// The name of the bus if there is no file.
 const BUS: &str = "bus";
 
-/// The variable that puts the agent over a file.
+/// The variable that adds the agent to the configuration in a file.
 const AGENTS: &str = "A2ABUS_AGENTS";
 /// Parts of the paths of values, each with the argument that sets the value.
 const ARGUMENTS: [(&str, &str); 14] = [
@@ -119,7 +119,7 @@ const ARGUMENTS: [(&str, &str); 14] = [
     (".attach.announce", "--announce"),
     (".attach.command", "COMMAND"),
     (".attach.concurrency", "--concurrency"),
-    // It is wrong only if the agent reads this topic.
+    // The topic of dead letters is wrong only if the agent reads it.
     (".attach.dead_letter", "--topic"),
     (".attach.directory", "--directory"),
     (".attach.env", "--env"),
@@ -175,8 +175,8 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
     serve(config, levels, &mut signals).await
 }
 
-/// The configuration that the arguments give. Its problems name the argument, not a place in a file. Those of a file go
-/// to standard error.
+/// The configuration that the arguments give. Its problems name an argument, not a place in a file. Problems of the
+/// file go to standard error.
 fn of_arguments(loaded: Result<Config, ConfigErrors>) -> anyhow::Result<Config> {
     let errors = match loaded {
         Ok(config) => return Ok(config),

@@ -26,9 +26,9 @@ use crate::config::{Config, Problem, Severity};
   a2abus check --connect                        # tests the brokers, prints the ACLs
 
 Secrets are read to check that they exist; none is shown. Certificates and keys are read to check that they fit each \
-other and are valid; one that expires soon is a warning, and so is a program of an agent that does not exist here. \
---connect publishes nothing and joins no group, so permission to write to a Kafka topic is not tested, only that the \
-topic is visible.
+other and are valid. A certificate that expires soon is a warning, and so is an agent whose program is not on this \
+machine. --connect publishes nothing and joins no group, so permission to write to a Kafka topic is not tested, only \
+that the topic is visible.
 
 Problems of the file go to standard error. The result for a valid file, the tests and --json go to standard \
 output. Exit status 1 if the configuration is invalid or a test fails; warnings do not count.")]

@@ -139,7 +139,7 @@ impl AttachConfig {
         })
     }
 
-    /// Why its program cannot be started on this machine. A program is not looked for in a `PATH` that is a secret.
+    /// Why its program cannot be started on this machine. If `PATH` is a secret, nobody looks for the program in it.
     pub(super) fn missing_program(&self) -> Option<&'static str> {
         let program = self.command.as_ref()?.first()?;
         let path = match self.env.get("PATH") {

@@ -126,9 +126,9 @@ impl ConfigErrors {
                 site,
                 path,
                 message,
-                ..
+                severity,
             } = problem;
-            seen.insert((site.clone(), path.clone(), message.clone()))
+            seen.insert((site.clone(), path.clone(), message.clone(), *severity))
         });
         self.problems
             .sort_by(|a, b| (&a.site, &a.path).cmp(&(&b.site, &b.path)));

@@ -145,7 +145,7 @@ fn parser_message(error: &serde_saphyr::Error) -> String {
     let line = text.lines().next().unwrap_or_default();
     let what = line.rsplit_once(" at line ").map_or(line, |(what, _)| what);
     let cure = match UNQUOTED.iter().any(|fault| what.contains(fault)) {
-        true => ": put values with {, } or * in quotes",
+        true => ": close every [ and {, and put values with {, } or * in quotes",
         false => "",
     };
     format!("not YAML: {what}{cure}")

@@ -129,7 +129,7 @@ impl Pipeline {
         }
         match at.position() {
             Some(origin) => !event.id().starts_with(origin.as_str()),
-            // The bridge gives an id of its own only to events with these sources.
+            // Only events with these sources get their id from the bridge.
             None => {
                 let made = [&self.intake.source, &self.claims.unknown_caller];
                 made.iter().all(|source| event.source() != source.text())

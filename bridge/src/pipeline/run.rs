@@ -6,8 +6,8 @@
 //!              └────┴───────── failed: held <───────────┘
 //! ```
 //! Anything that needs no wait is done at once, because buses usually have room and confirm in order. So only the first
-//! message in flight of a lane is awaited; later ones are checked when it is decided, or when any confirmation has failed:
-//! the first one may wait for another destination.
+//! message in flight of a lane is awaited. Later ones are checked when the first is decided. They are also checked when
+//! any confirmation has failed, because the first may wait for another destination.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,13 +51,13 @@ struct BindingLane {
     /// Until when messages are sent one by one, because a destination was full. If room becomes free while several are in
     /// flight, it may accept a later one after it has refused an earlier one.
     singly_until: Option<Instant>,
-    /// Cancelled when a message fails, for the task of the lane that waits: its message is a later one.
+    /// Cancelled when a message fails: the task of the lane that waits stops, because its message is a later one.
     earlier_failed: CancellationToken,
     /// How many confirmations had failed when the messages in flight were last checked.
     failures: u64,
     /// A message was not sent because the partition had moved. Those behind it are not sent either.
     has_moved: bool,
-    /// Whether the message that is sent until it is confirmed has a requester who waits.
+    /// Whether a requester waits for the message that is sent until it is confirmed.
     first_is_awaited: bool,
 }
 
@@ -320,7 +320,7 @@ impl BindingLane {
     /// Takes the messages in flight that have failed by now.
     fn failed<'p>(&mut self, pipeline: &'p Pipeline) -> Vec<BoxFuture<'p, Known>> {
         let failures = failed_confirmations();
-        // At most so many have failed since the last look.
+        // The upper bound of those that have failed since the last look.
         let mut left = failures - std::mem::replace(&mut self.failures, failures);
         let (mut failed, mut index) = (Vec::new(), 0);
         while left > 0
@@ -337,8 +337,8 @@ impl BindingLane {
         failed
     }
 
-    /// Waits for the other copies of a message of which one has failed. If it has to be sent again, nothing is sent before
-    /// it, also not by a task that waits.
+    /// Waits for the other copies of a message with a failed copy. If that copy has to be sent again, nothing is sent
+    /// before it, not even by a task that waits.
     fn decide<'p>(&mut self, in_flight: InFlight, pipeline: &'p Pipeline) -> BoxFuture<'p, Known> {
         if pipeline.holds(&in_flight) {
             self.order.hold();

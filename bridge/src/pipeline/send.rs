@@ -142,8 +142,8 @@ impl Pipeline {
         Handed::of(result, holder)
     }
 
-    /// Hands over the remaining copies of a message, until an earlier one fails. A request waits, after the rest of its
-    /// message, until the bridge reads its reply topic: the agent may answer at once.
+    /// Hands over the remaining copies of a message, until an earlier message fails. A request is handed over last,
+    /// once the bridge reads its reply topic: the agent may answer at once.
     pub(super) async fn finish(
         &self,
         step: Sending,
@@ -233,8 +233,8 @@ impl Pipeline {
         self.intake.dead_letters.dropped(&of, reason);
     }
 
-    /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full, and
-    /// no longer than until an earlier message of the lane fails, which has to be sent again first.
+    /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full,
+    /// and only until an earlier message of the lane fails: that message has to be sent again first.
     async fn publish(
         &self,
         copies: impl Iterator<Item = HeldCopy>,

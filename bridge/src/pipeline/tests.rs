@@ -1,4 +1,4 @@
-//! The order of a binding whose copies fail, or whose partitions move.
+//! The order of messages if copies of them fail, or their partitions move.
 
 use std::num::{NonZeroU16, NonZeroUsize};
 
@@ -185,7 +185,7 @@ async fn a_message_that_waits_for_room_is_not_sent_before_one_that_failed_meanwh
         let mut last = 0;
         while last < 19 {
             let delivery = events.recv().await.unwrap();
-            // It takes the room of the next message until its confirmation has come, or is lost.
+            // Keep the sink full until the confirmation has come or is lost: the next message waits for room.
             sleep(Duration::from_millis(60)).await;
             let number = settle(delivery);
             assert!(

@@ -26,7 +26,7 @@ const WAITING: &str = "waiting for partitions";
 /// for that reason. A new group needs about 3 s.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the bus is asked whether a stream stores dead letters that were lost so far.
+/// How often the bus is asked whether a stream now stores the dead letters, which were lost so far.
 #[cfg(feature = "nats")]
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -189,7 +189,7 @@ impl Runner {
         std::future::pending().await
     }
 
-    /// Warns if no stream stores the dead letters of core NATS, which are then lost, until one does. Never ends.
+    /// Warns if no stream stores the dead letters of core NATS: they are lost. Logs when one stores them. Never ends.
     async fn watch_dead_letters(&self) {
         #[cfg(feature = "nats")]
         if let Some(AnyTransport::Nats(nats)) = &self.dead_letters

@@ -252,8 +252,8 @@ impl Announcements {
         }
     }
 
-    /// Counts a refused announcement; `asked` is what it would have been. The reader of a discovery topic logs its own
-    /// ones, with their positions. It tries again those that the log did not store, so these do not count yet.
+    /// Counts a refused announcement; `asked` is what it asked for. The reader of a discovery topic logs those from
+    /// there, with their positions. If the log did not store one, the reader tries again, so it does not count yet.
     pub(super) fn refused(
         &self,
         claim: &Announcement,

@@ -125,8 +125,8 @@ impl Requirement {
         (self.if_missing != IfMissing::Waits).then(|| left_out.filter_map(display).collect())
     }
 
-    /// Whether a resource that has its settings at creation is as needed. Otherwise the configuration contradicts itself:
-    /// it lists the stream without subjects that a binding reads from it.
+    /// Whether a newly created resource has the settings that it needs. Otherwise the configuration contradicts itself:
+    /// a binding reads subjects that the listed stream does not have.
     #[cfg(feature = "nats")]
     pub(crate) fn is_consistent(&self) -> bool {
         self.differences(&self.creation()).is_empty()

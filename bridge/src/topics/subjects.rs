@@ -3,7 +3,7 @@
 use a2abus_transports::nats::{covers, stored_subjects};
 use serde_json::{Map, Value};
 
-/// Which of these subjects a stream with this configuration does not store as a whole.
+/// The subjects that a stream with this configuration does not store, or stores only in part.
 pub(super) fn lacking<'a>(stream: &Map<String, Value>, subjects: &'a [String]) -> Vec<&'a str> {
     let Some(stored) = stored_subjects(stream) else {
         return Vec::new();

@@ -112,7 +112,7 @@ pub(crate) struct NotExecuted {
     /// The reason of the dead letter, or the code of the error.
     pub(crate) code: String,
     pub(crate) detail: String,
-    /// Whether the requester gets an error, and nothing becomes a dead letter.
+    /// Whether the requester gets an error instead of a dead letter.
     pub(crate) is_answered: bool,
 }
 
@@ -122,8 +122,8 @@ type RequestTasks<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 // === impl NotExecuted ===
 
 impl NotExecuted {
-    /// Why the executor of `config` does not execute the request in an event; `None` if it does. `inside` describes the
-    /// data of the event, `message` is the one that contains it, and `named` are the reply addresses that it may name.
+    /// Why the executor of `config` does not execute the request in an event; `None` if it does. `message` contains the
+    /// event, `inside` describes its data, and `named` are the reply addresses that the request may name.
     pub(crate) fn of(
         (event, inside): (&Event, Option<&Mapped>),
         message: &Message,

@@ -594,7 +594,7 @@ fn the_commands_for_agents_use_the_same_names() {
         let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(shown["name"], "weather", "{shown}");
         assert_eq!(shown["card"]["description"], "W.", "{shown}");
-        // Nobody knows it of an agent on the bus.
+        // Nobody knows whether an agent on the bus is available.
         assert_eq!(shown.get("available"), None, "{shown}");
     }
 }

@@ -156,6 +156,7 @@ chart needs: it reads them only from the configuration. The bridge also accepts 
 {{- end }}
 {{- range .Values.extraVolumeMounts }}
 {{- if has (toString .mountPath) $paths }}{{ fail (printf "`extraVolumeMounts`: something else is mounted at %q" (toString .mountPath)) }}{{ end }}
+{{- if hasPrefix "/etc/a2abus/" (toString .mountPath) }}{{ fail (printf "`extraVolumeMounts`: nothing can be mounted at %s, inside the ConfigMap: choose another path, such as /run/secrets/NAME" (toString .mountPath)) }}{{ end }}
 {{- $paths = append $paths (toString .mountPath) }}
 {{- end }}
 {{- $config := include "a2abus.config" . }}
@@ -193,7 +194,7 @@ chart needs: it reads them only from the configuration. The bridge also accepts 
 {{- end }}
 {{- end }}
 
-{{/* Whether a volume holds a path, apart from that of the configuration: `true` or empty. The argument is (dict "root" $ "path" PATH). */}}
+{{/* `true` if a volume other than that of the configuration holds a path, else empty. The argument is (dict "root" $ "path" PATH). */}}
 {{- define "a2abus.isMounted" -}}
 {{- $values := .root.Values }}
 {{- $mounts := list }}

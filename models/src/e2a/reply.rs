@@ -26,7 +26,7 @@ pub struct Caller {
 /// Whether a caller accepts parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallMode {
-    /// No: one response only, besides the questions of the agent.
+    /// No: the caller gets the questions of the agent, and one response.
     Unary,
     /// Yes: parts as they arrive, then a response.
     Streaming,

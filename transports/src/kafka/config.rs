@@ -86,9 +86,8 @@ pub struct KafkaConfig {
     #[schemars(length(min = 1))]
     pub instance_id: Option<String>,
 
-    /// Further librdkafka properties, passed to the producer and the consumers. A property that has its own key here,
-    /// or on which a guarantee depends, is refused, and so is one that librdkafka does not know, or whose value it does
-    /// not accept.
+    /// Further librdkafka properties, passed to the producer and the consumers. A property is refused if it has its own
+    /// key here, if a guarantee depends on it, or if librdkafka does not know it or does not accept its value.
     #[serde(default)]
     #[schemars(with = "BTreeMap<String, String>")]
     pub properties: KafkaProperties,

@@ -24,9 +24,10 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const FAILURES: u32 = 2;
 /// Probe interval while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
-/// The start of a client's message about an answer that is not that of a Kafka broker: its size is the first four bytes.
+/// How a client's message begins if a server that is no Kafka broker answers: the client reads the first four bytes as
+/// a size.
 const NO_BROKER: &str = "Receive failed: Invalid response size ";
-/// The size in a client's message about the greeting of a NATS server, which begins with `INFO`.
+/// That size if the server is a NATS server, whose greeting begins with `INFO`.
 const NATS_GREETING: &str = "1229866575";
 /// Interval between log lines about connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

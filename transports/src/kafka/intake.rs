@@ -253,7 +253,7 @@ impl Intake {
         state.place(lane)?.next
     }
 
-    /// The offset of the first record of a partition that was delivered and is not settled.
+    /// The offset of the first delivered record of a partition that is not settled.
     pub(super) fn unsettled(&self, topic: &str, partition: i32) -> Option<i64> {
         let state = self.state();
         state.ledger.unsettled(state.lane(topic, partition)?)

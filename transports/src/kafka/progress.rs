@@ -82,8 +82,8 @@ impl Progress {
         self.ends = ends;
     }
 
-    /// The number of records that are not settled yet, in all partitions where it is known. `unsettled` is the offset of
-    /// the first record of a partition that was delivered and is not settled.
+    /// The number of records that are not settled yet, in all partitions where it is known. `unsettled` is the offset
+    /// of the first delivered record of a partition that is not settled.
     pub(super) fn lag(
         &mut self,
         statistics: &Statistics,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_a_partition_of_which_nothing_was_settled_are_lag() {
+    fn records_are_lag_before_anything_of_their_partition_is_settled() {
         let held = statistics([-1001, 246, 247, 247, 247], 0);
         assert_eq!(Progress::default().lag(&held, |_, _| Some(200)), Some(47));
     }

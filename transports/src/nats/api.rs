@@ -278,8 +278,8 @@ impl Api {
         }
     }
 
-    /// Creates or updates every managed stream. A failure does not prevent the others; each is a part of the transport
-    /// that does not work, until a later call succeeds.
+    /// Creates or updates every managed stream, even if one of them fails. A failed stream is reported as a part of the
+    /// transport that does not work, until a later call succeeds.
     ///
     /// # Errors
     /// The first failure.

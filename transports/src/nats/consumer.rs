@@ -66,7 +66,7 @@ impl ConsumerRef {
         Text::from(format!("malformed messages of {}", self.title()))
     }
 
-    /// What it reads, as a name in the health of the transport.
+    /// Its subjects, as a name in the health of the transport.
     fn subjects_title(&self) -> Text {
         Text::from(format!("subjects of {}", self.title()))
     }
@@ -108,18 +108,18 @@ impl ConsumerRef {
     async fn must_get_messages(&self, found: Option<&Value>) -> Result<(), TransportError> {
         let filter = self.filter(found);
         let is_as_found = found.is_some_and(|info| filter_of(&info["config"]) == filter);
-        // The stream may have stored them before its subjects were changed.
+        // There are messages to read: the stream may have stored them before its subjects were changed.
         if is_as_found && found.and_then(unsettled).is_some_and(|count| count > 0) {
             return Ok(());
         }
-        // Unknown if the user may not ask.
+        // Without the permission to ask, nothing is known about the stream.
         match self.api.stream_info(&self.stream).await {
             Ok(Some(stream)) => {
                 let is_stored = |subject: &&str| {
                     let one = BTreeSet::from([*subject]);
                     self.must_store(&stream, &one).is_ok()
                 };
-                // What it lacks is reported while it is read.
+                // The subjects that the stream lacks are reported while the consumer is read.
                 match is_as_found && filter.iter().any(is_stored) {
                     true => Ok(()),
                     false => self.must_store(&stream, &filter),
@@ -135,7 +135,7 @@ impl ConsumerRef {
     }
 
     /// Polls the server for the number of messages that are not yet delivered or acknowledged, and for the state that
-    /// its reader needs: others may change the settings, also those of the stream. Never ends.
+    /// its reader needs, because others may change the settings of the consumer and of the stream. Never ends.
     pub(super) async fn watch(
         &self,
         lag: watch::Sender<Option<u64>>,
@@ -164,12 +164,12 @@ impl ConsumerRef {
         }
     }
 
-    /// Reports that the stream no longer stores what the consumer reads, until it does again. Returns whether to ask
-    /// again: not if the user may not.
+    /// Reports that the stream no longer stores what the consumer reads, until it does again. Returns whether the user
+    /// may ask for that.
     async fn watch_subjects(&self, info: &Value, is_starved: &mut bool) -> bool {
         let error = match self.api.stream_info(&self.stream).await {
             Ok(Some(stream)) => self.must_store(&stream, &self.filter(Some(info))).err(),
-            // The reader notices that it is gone.
+            // The reader notices that the stream is gone.
             Ok(None) => None,
             Err(error) => {
                 return !matches!(
@@ -185,7 +185,7 @@ impl ConsumerRef {
                 tracing::warn!(%stream, %consumer, %error, "a durable consumer gets no new messages of some subjects");
             }
             None if was_starved => {
-                tracing::info!(%stream, %consumer, "the stream stores again what the durable consumer reads");
+                tracing::info!(%stream, %consumer, "the stream stores the subjects of the durable consumer again");
             }
             _ => {}
         }

@@ -170,7 +170,7 @@ impl Nats {
             return Err(missing(format!("find the JetStream stream {stream}")));
         }
         if let Some(listed) = managed {
-            // The bridge updates it.
+            // The bridge updates the stream.
             let subjects = json!({ "subjects": listed.subjects });
             merge(stored.get_or_insert_with(|| json!({})), subjects);
         }
@@ -179,7 +179,7 @@ impl Nats {
             check(stream, name, &info["config"])?;
         }
         let filter: BTreeSet<&str> = match &found {
-            // The bridge makes it read its topics.
+            // The bridge makes the consumer read these topics.
             _ if config.manage => topics.iter().map(TopicFilter::as_str).collect(),
             Some(info) => filter_of(&info["config"]),
             None => {

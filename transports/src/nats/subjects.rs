@@ -33,8 +33,8 @@ pub fn stored_subjects(stream: &Map<String, Value>) -> Option<Vec<&str>> {
     Some(subjects.iter().filter_map(Value::as_str).collect())
 }
 
-/// Refuses to read subjects of which a stream with this configuration stores nothing. A server creates a consumer of
-/// them, and it never gets a message. `attempt` describes what needs them.
+/// Refuses to read subjects of which a stream with this configuration stores nothing. A server would create a consumer
+/// for them that never gets a message. `attempt` describes what needs the subjects.
 ///
 /// # Errors
 /// `BadConfig`, which names the subjects and the fix.

@@ -144,7 +144,7 @@ async fn an_unconfirmed_request_without_an_answer_fails_with_its_bus() {
 }
 
 #[tokio::test]
-async fn an_answer_that_begins_to_come_in_parts_has_the_time_of_a_stream() {
+async fn an_answer_in_parts_has_the_time_of_a_stream() {
     let calls = calls();
     let (mut answer, bus) = unconfirmed(&calls);
     answer.begun_deadline = answer.last_deadline + LONG;

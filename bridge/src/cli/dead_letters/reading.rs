@@ -53,8 +53,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 // === impl Places ===
 
 impl<'a> Places<'a> {
-    /// Those of the bindings with these names, or of all. The dead letters of a binding that the configuration does not
-    /// have can be on any of them.
+    /// The topics of the bindings with these names; of all bindings if no name is given, or if the configuration lacks
+    /// one of them: its dead letters can be on any topic.
     pub(super) fn of(config: &'a Config, bindings: &[String]) -> Self {
         let own = config.reply_bindings();
         let is_all = bindings.is_empty() || bindings.iter().any(|name| !has_binding(config, name));
@@ -84,11 +84,11 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Checks that the configuration or a dead letter has the bindings with these names. To be called once everything
-    /// was read.
+    /// Checks that each of these names is that of a binding in the configuration or in a dead letter. Call it once
+    /// everything was read.
     ///
     /// # Errors
-    /// When nothing has one of them.
+    /// When a name is in neither.
     pub(super) fn check_bindings(&self, names: &[String]) -> Result<(), Misuse> {
         let is_known =
             |name: &&String| self.bindings.contains(*name) || has_binding(self.config, name);
@@ -97,8 +97,8 @@ impl<'a> Places<'a> {
         };
         let known = Vec::from_iter(self.bindings.iter().map(|name| plain(name))).join(", ");
         let known = match known.as_str() {
-            "" => "there are none at all".to_owned(),
-            known => format!("there are some of {known}"),
+            "" => "there are no dead letters at all".to_owned(),
+            known => format!("there are dead letters of {known}"),
         };
         Err(Misuse(format!(
             "--binding: the configuration has no binding {unknown}, and there are no dead letters of it; {known}"
@@ -178,7 +178,7 @@ impl<'a> Places<'a> {
 }
 
 /// Whether the configuration has a binding with this name.
-fn has_binding(config: &Config, name: &str) -> bool {
+pub(super) fn has_binding(config: &Config, name: &str) -> bool {
     let own = config.reply_bindings();
     let mut all = config.bindings.iter().chain(&own);
     all.any(|it| it.name.as_str() == name)

@@ -6,11 +6,11 @@ use a2abus_transports::{Address, AnyTransport, Guarantee, Topic, Transport as _,
 use anyhow::bail;
 use serde_json::json;
 
-use super::super::command::{Status, load};
+use super::super::command::{Misuse, Status, load};
 use super::super::output::{Output, complain_line, count, json_line, plain};
 use super::super::reach;
 use super::letter::Letter;
-use super::reading::{Places, connect};
+use super::reading::{Places, connect, has_binding};
 use super::selection::Selection;
 use crate::bus::outbound::confirmed;
 use crate::config::{BindingConfig, Config, Role};
@@ -24,8 +24,6 @@ struct Resender<'a> {
     bindings: &'a [BindingConfig],
     /// The positions that the user has named, and that were not found yet.
     unseen: BTreeSet<&'a str>,
-    /// The names of bindings that the user has given.
-    named: &'a [String],
     connected: BTreeMap<&'a Name, AnyTransport>,
     output: Output,
     is_json: bool,
@@ -54,7 +52,6 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
         config: &config,
         bindings: &bindings,
         unseen: selection.positions.iter().map(String::as_str).collect(),
-        named: &selection.bindings,
         connected: BTreeMap::new(),
         output: Output::new(),
         is_json: selection.common.json,
@@ -63,6 +60,16 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
         skipped: 0,
         failed: 0,
     };
+    // Nothing is sent before all arguments are right.
+    if let Some(name) = selection
+        .bindings
+        .iter()
+        .find(|name| !has_binding(&config, name))
+    {
+        return Err(Misuse(format!(
+            "--binding: the configuration has no binding {name}, so its dead letters have no destination; `a2abus dead-letters ls --binding {name}` lists them"
+        )).into());
+    }
     let mut places = Places::of(&config, &selection.bindings);
     places.check(&selection.positions)?;
     while let Some(batch) = places.next().await? {
@@ -85,7 +92,7 @@ impl<'a> Resender<'a> {
             let is_named = self.unseen.remove(letter.position.as_str());
             let Some(binding) = self.binding_of(letter) else {
                 // Another deployment has the same dead-letter topic.
-                if is_named || self.names_removed(letter) {
+                if is_named {
                     let why = "the configuration does not have its binding".to_owned();
                     self.report(letter, &Fate::Skipped(why))?;
                 }
@@ -113,13 +120,6 @@ impl<'a> Resender<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Whether the user has named the binding of a dead letter, and the configuration does not have it.
-    fn names_removed(&self, letter: &Letter) -> bool {
-        let has = |name: &str| self.bindings.iter().any(|it| it.name.as_str() == name);
-        let name = letter.binding();
-        !self.named.is_empty() && name.is_some_and(|name| !has(name))
     }
 
     fn binding_of(&self, letter: &Letter) -> Option<&'a BindingConfig> {
@@ -181,12 +181,8 @@ impl<'a> Resender<'a> {
                 self.failed
             );
         }
-        let unknown = places.check_bindings(self.named).err();
-        let missing = self.unseen.iter().map(|position| places.missing(position));
-        let missing: Vec<_> = unknown.map(Err).into_iter().chain(missing).collect();
-        let left = self.skipped + missing.len();
-        for why in missing {
-            let why = match why {
+        for position in &self.unseen {
+            let why = match places.missing(position) {
                 Ok(why) => why,
                 Err(misuse) if self.resent == 0 => return Err(misuse.into()),
                 Err(misuse) => misuse.to_string(),
@@ -196,7 +192,7 @@ impl<'a> Resender<'a> {
         if !self.is_json {
             complain_line(&resent);
         }
-        Ok(match left {
+        Ok(match self.skipped + self.unseen.len() {
             0 => Status::Success,
             _ => Status::Failure,
         })
@@ -306,7 +302,6 @@ default_route: [{ transport: bus, topic: out }]
             config: &config,
             bindings: &config.bindings,
             unseen: BTreeSet::new(),
-            named: &[],
             connected: BTreeMap::from([(transport, AnyTransport::Memory(memory))]),
             output: Output::new(),
             is_json: false,

@@ -26,7 +26,7 @@ pub(super) struct Selection {
     /// Only those at these positions, as `ls` shows them.
     #[arg(value_name = "POSITION", value_parser = position)]
     pub(super) positions: Vec<String>,
-    /// Only those of this binding, which the configuration may no longer have. Can be repeated.
+    /// Only those of this binding, even if the configuration no longer has it. Can be repeated.
     #[arg(long = "binding", value_name = "NAME")]
     pub(super) bindings: Vec<String>,
     /// Only those with this reason, such as no_route.

@@ -43,7 +43,7 @@ impl Changes {
         Self {
             filled,
             removed: removed.map(ToOwned::to_owned).collect(),
-            has_own_source: before.source() != after.source(),
+            has_own_source: before.id() != after.id(),
         }
     }
 }

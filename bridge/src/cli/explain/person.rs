@@ -39,7 +39,7 @@ pub(super) fn mapped(mapped: &Mapped, explained: &ExplainOutput) -> String {
         section(
             &mut report,
             "removed",
-            &format!("{names}: its sender may not set them here"),
+            &format!("{names}: not accepted here (an expirytime must be an RFC 3339 time)"),
         );
     }
     if let Some(route) = &explained.route {
@@ -159,7 +159,7 @@ fn attributes(report: &mut String, mapped: &Mapped, explained: &ExplainOutput) {
     );
 }
 
-/// What happens to what the HTTP listener does not publish.
+/// Where an event goes that the HTTP listener does not publish.
 fn error(reason: &str) -> String {
     format!("nowhere: the caller gets the error {reason}")
 }

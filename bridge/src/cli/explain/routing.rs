@@ -43,7 +43,7 @@ pub(super) struct RouteOutput {
     /// The reason of the dead letter, if it becomes one; over HTTP, of the error that the caller gets instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<Cow<'static, str>>,
-    /// Whether its requester gets an error with this reason, and nothing becomes a dead letter.
+    /// Whether the requester gets an error with this reason instead of a dead letter.
     #[serde(skip)]
     pub(super) is_answered: bool,
     /// How to get the event routed.
@@ -167,9 +167,9 @@ impl<'a> Routing<'a> {
         };
         let mut filled = Vec::new();
         if is_event {
-            let source = event.source().clone();
+            let id = event.id().clone();
             claims.of_cloudevent(at, mapped.index, event, |_| false);
-            if *event.source() != source {
+            if *event.id() != id {
                 options.set_position(event, mapped.index);
             }
             if binding.fill_from_data {
@@ -349,7 +349,7 @@ impl<'a> Routing<'a> {
     }
 }
 
-/// The destinations that answers to the requests of a binding may have.
+/// Where answers to the requests of a binding may go.
 fn allowed(
     config: &Config,
     binding: &BindingConfig,
@@ -401,7 +401,7 @@ impl RouteOutput {
     }
 }
 
-/// How to get an event routed or executed that is not, for this reason; `None` if the detail says it.
+/// The cure for an event that is not routed or executed for this reason; `None` if the detail says it.
 fn fix_of(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "no_route" => {

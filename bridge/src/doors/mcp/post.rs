@@ -416,8 +416,7 @@ impl<'a> McpRequest<'a> {
             Target::Agent(agent) => Some(agent),
             Target::InPayload => None,
             Target::NotAName => {
-                let message =
-                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
+                let message = "the path does not name an agent: a name has 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
                 return Err(Failure::bad_params(message));
             }
         };

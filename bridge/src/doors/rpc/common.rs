@@ -262,8 +262,8 @@ impl Common {
         door::charged(&self.budget, document)
     }
 
-    /// Publishes a notification. Unless they set earlier ones, all notifications of a batch share one deadline. `data`
-    /// are its decoded data, if it is a CloudEvent.
+    /// Publishes a notification. All notifications of a batch share one deadline, but each can set an earlier one.
+    /// `data` are the decoded data of a notification that is a CloudEvent.
     pub(in crate::doors) async fn notify(
         &self,
         unit: Unit,
@@ -293,7 +293,7 @@ impl Common {
                 true => Some(self.calls.patience(timeout)),
                 false => timeout,
             },
-            // If the caller sets no timeout, an agent that sends parts is at work.
+            // Unless the caller sets a timeout, an agent that sends parts gets more time: it is at work.
             bounds_first_part: self.is_patient && timeout.is_none(),
             accepts_parts: false,
             caller: self.caller.clone(),
@@ -311,8 +311,7 @@ impl Common {
             Target::InPayload => None,
             Target::Agent(agent) => Some(agent.clone()),
             Target::NotAName => {
-                let message =
-                    "the path does not name an agent: 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
+                let message = "the path does not name an agent: a name has 1 to 256 of A-Z a-z 0-9 . _ - / : @ +";
                 return Err(CallError::Refused(Text::from_static(message)));
             }
         };

@@ -6,7 +6,7 @@
 //! | a message of another family | the agent's message, unchanged; an error is a message of that family |
 //! | a CloudEvent in binary mode | a CloudEvent in binary mode, but in structured mode in a stream or a batch |
 //! | a CloudEvent in structured mode | a CloudEvent in structured mode |
-//! | an element of a batch of CloudEvents that is refused | a CloudEvent in structured mode, unless all are refused |
+//! | a refused element of a batch of CloudEvents | a CloudEvent in structured mode, unless all are refused |
 
 use a2abus_plugin::{Event, Family, Unit, extension, format};
 use a2abus_transports::content_mode::{self, ContentMode, ProtocolBinding};
@@ -70,8 +70,8 @@ impl Reply {
         }))
     }
 
-    /// The form of the error for an element of a batch of CloudEvents that is refused, as an event. Its ids are those
-    /// of the element, as far as they can be read.
+    /// The form of the error for a refused element of a batch of CloudEvents: an event with the ids of the element, as
+    /// far as they can be read.
     pub(super) fn in_event(self, common: &Common, element: &Bytes) -> Self {
         let recipient = match self {
             Self::Message(recipient) => recipient,

@@ -382,7 +382,7 @@ impl Job {
             None | Some(Json::Null) => {
                 return refuse(client, "workflow is missing: the JSON Lines, as one string");
             }
-            Some(_) => return refuse(client, "workflow must be a string, the JSON Lines"),
+            Some(_) => return refuse(client, "workflow must be a string: the JSON Lines"),
         };
         let input = match params.get("input") {
             None | Some(Json::Null) => Object::default(),
@@ -417,8 +417,8 @@ impl Job {
 /// The members of a request. `async` and `session` are only for REST.
 const MEMBERS: [&str; 5] = ["workflow", "input", "level", "onError", "validate"];
 
-/// A member that is not known, shortened for a message: if it were ignored, a misspelt one would run the workflow
-/// differently than intended. Those that begin with `_`, such as `_agentId` and `_meta`, are for others.
+/// The first unknown member, shortened for a message. Unknown members are refused, because a misspelt one would run the
+/// workflow differently than intended. Members that begin with `_`, such as `_agentId` and `_meta`, are for others.
 fn unknown_member(params: &Json) -> Option<String> {
     const MAX_CHARS: usize = 100;
     let mut names = params.as_object()?.iter().map(|(name, _)| name.as_str());
@@ -454,7 +454,7 @@ impl Job {
         }
     }
 
-    /// The id by which an answer names it if nothing is executed: its `executionId`, or else the `collaborationid`.
+    /// The id in an answer if nothing is executed: the `executionId` of the workflow, else the `collaborationid`.
     pub(super) fn named(&self) -> Option<&Text> {
         let collaboration_id = self.client.collaboration_id.as_ref();
         let own = self.execution_id.as_ref();

@@ -151,8 +151,8 @@ impl WorkflowClient {
         client.filter(|client| client.reply_to.is_some())
     }
 
-    /// The `collaborationid` by which the client names its workflow. That of a call of a bridge is its reply id, which
-    /// only the agent of the call may know.
+    /// The `collaborationid` by which the client names its workflow. `None` if it is the reply id of a bridge's call,
+    /// because only the agent of the call may know that.
     pub(super) fn named(&self) -> Option<&Text> {
         let own = self.collaboration_id.as_ref();
         own.filter(|id| id.parse::<ReplyId>().is_err())

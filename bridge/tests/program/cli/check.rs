@@ -20,7 +20,7 @@ fn check_counts_the_parts_of_a_valid_configuration() {
         (&reported["ok"], &reported["bindings"], &reported["errors"]),
         (&json!(true), &json!(2), &json!([]))
     );
-    // What there is none of is left out. The binding and the route of an attached agent are not in the file.
+    // The verdict counts only what the file has. The binding and the route of an attached agent are not in the file.
     let doors = "transports: { n: { type: memory } }\n";
     let agent = "agents: { sums: { attach: { url: 'http://127.0.0.1:9/', protocol: jsonrpc }, to: { transport: n, topic: agents.sums } } }\n";
     for (text, counts) in [

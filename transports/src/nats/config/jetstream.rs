@@ -125,7 +125,7 @@ impl JetStreamConfig {
         }
     }
 
-    /// Refuses subjects of a stream that overlap earlier ones, of this or of another stream: a server does.
+    /// Refuses subjects of a stream that overlap earlier ones, of this or of another stream, as a server does.
     fn overlaps<'a>(&'a self, index: usize, unless: &mut impl FnMut(bool, &str, &str)) {
         let of_stream = |stream: &'a StreamConfig| {
             let subjects = stream.subjects.iter();
