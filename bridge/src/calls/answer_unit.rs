@@ -305,12 +305,7 @@ impl AnswerUnit {
             Body::Rpc(JsonRpc { id, .. }) => id.as_ref().and_then(Id::text),
             Body::Broken { correlation, .. } => correlation.clone(),
             // The `collaborationid` of a question in a record is the id of the question, not of the call.
-            Body::Mapped {
-                family: Family::E2a,
-                kind: Kind::Request,
-                event,
-                ..
-            } if event.extension(extension::E2A_KIND).is_some() => request_id_of(&self.payload),
+            _ if self.is_question_record() => request_id_of(&self.payload),
             Body::Mapped { event, .. } => {
                 event.extension_text(extension::COLLABORATION_ID).cloned()
             }
@@ -331,9 +326,19 @@ impl AnswerUnit {
     pub(crate) fn is_request(&self) -> bool {
         match &self.body {
             Body::Rpc(message) => message.is_call() && message.id.is_some(),
-            Body::Mapped { kind, .. } => *kind == Kind::Request,
+            Body::Mapped { kind, .. } => *kind == Kind::Request && !self.is_question_record(),
             Body::Json | Body::Broken { .. } => false,
         }
+    }
+
+    /// Whether it is an E2A record of an answer that contains a question.
+    fn is_question_record(&self) -> bool {
+        matches!(&self.body, Body::Mapped {
+            family: Family::E2a,
+            kind: Kind::Request,
+            event,
+            ..
+        } if event.extension(extension::E2A_KIND).is_some())
     }
 
     /// The event around it, unless that is the request, whose headers the agent has copied.

@@ -650,7 +650,11 @@ impl AnswerBuffer {
         let fold = &mut self.progress.fold;
         let parts = request.map(|request| render::parts_of(request, fold, unit, limits));
         match parts {
-            Some(Ok(parts)) => self.parts.extend(parts),
+            // Nor does the replica of the call count what it is asked.
+            Some(Ok(parts)) => {
+                let parts = parts.into_iter().filter(|part| !part.is_question);
+                self.parts.extend(parts);
+            }
             Some(Err(error)) => {
                 self.bytes = self.bytes.saturating_sub(unit.raw.len());
                 self.end_with(&error);
@@ -941,6 +945,29 @@ mod tests {
             assert_eq!(buffer.note_gap(later + GAP_TIMEOUT), !is_adopted);
             assert_eq!(buffer.count(), 3 + usize::from(is_adopted));
         }
+    }
+
+    #[test]
+    fn a_question_in_a_record_is_no_part_and_no_gap() {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let mut buffer = AnswerBuffer {
+            request_of: Some(request_of(call, &OpenedCall::sample())),
+            ..AnswerBuffer::default()
+        };
+        let began = Instant::now();
+        let question =
+            r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{}}"#;
+        let record = format!(
+            r#"{{"protocol_version":"1.0","response_id":"r1","request_id":"{call}","sequence":1,"is_final":false,"status":"in_progress","response_kind":"acp.output_request","body":{question}}}"#
+        );
+        let limits = Limits::default();
+        assert!(!add(&mut buffer, call, 0, began));
+        for unit in answer_unit::units(&record.into(), None, Trust::Untrusted, &limits) {
+            buffer.render(&unit, &limits, began);
+        }
+        assert!(!add(&mut buffer, call, 2, began));
+        assert!(!buffer.note_gap(began + GAP_TIMEOUT));
+        assert_eq!(buffer.count(), 2);
     }
 
     /// All records may be rendered at once, when the record of their call arrives.
