@@ -136,8 +136,11 @@ pub fn read(
         }
         Some(Media::Unreadable(error)) => return Err(error),
         Some(Media::Batch(_)) => {
-            return Err(EventError::new(EventErrorKind::BatchUnsupported, "")
-                .with_detail("a batch of events, but one event is expected"));
+            return Err(
+                EventError::new(EventErrorKind::BatchUnsupported, "").with_detail(
+                    "a batch of events, but one event is expected: send one message for each event, or send the array without this content type",
+                ),
+            );
         }
         None => {}
     }

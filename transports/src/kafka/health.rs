@@ -22,6 +22,11 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// stopping or busy, and a cluster that is down fails every call. One failure is enough when the clients themselves
 /// report that no broker is left.
 const FAILURES: u32 = 2;
+/// How many probes in a row must fail before a server that has never answered, and reports no error, is reported: a web
+/// server may wait for the rest of what it takes for its own protocol.
+const UNANSWERED: u32 = 3;
+/// The fix if a server may not be a Kafka broker.
+const CHECK: &str = "check `brokers`, `tls` and `sasl`: this may not be a Kafka broker";
 /// Probe interval while the cluster does not answer.
 const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
 /// How a client's message begins if a server that is no Kafka broker answers: the client reads the first four bytes as
@@ -222,6 +227,11 @@ pub(super) fn watch(
     mut probe: impl FnMut() -> Result<Answer, TransportError>,
 ) {
     let mut failures: u32 = 0;
+    // What it is doing, until a broker has answered.
+    let mut connecting = match &*health.borrow() {
+        Health::Connecting(connecting) => Some(connecting.clone()),
+        _ => None,
+    };
     loop {
         let found = match probe() {
             Ok(answer) => {
@@ -229,6 +239,7 @@ pub(super) fn watch(
                 state.last_error = None;
                 state.all_down = false;
                 failures = 0;
+                connecting = None;
                 match answer {
                     Answer::Producer => {
                         state.answers_since.get_or_insert_with(Instant::now);
@@ -246,11 +257,14 @@ pub(super) fn watch(
                 let mut state = pulse.state();
                 state.answers_since = None;
                 let is_down = failures >= FAILURES || state.all_down;
-                // It is normal that nobody answers yet; the reason why a client cannot connect is worth reporting.
-                let is_news = state.last_error.is_some()
-                    || !matches!(*health.borrow(), Health::Connecting(_));
+                let silent = connecting.as_ref().filter(|_| state.last_error.is_none());
                 drop(state);
-                (is_down && is_news).then(|| Health::Down(pulse.cause(&error)))
+                match silent {
+                    // It is normal that nobody answers yet.
+                    Some(connecting) => (failures >= UNANSWERED)
+                        .then(|| Health::Down(format!("{connecting}: no answer: {CHECK}").into())),
+                    None => is_down.then(|| Health::Down(pulse.cause(&error))),
+                }
             }
         };
         if let Some(found) = found {
@@ -327,9 +341,7 @@ fn plain(reason: &str) -> String {
     } else if let Some(size) = message.strip_prefix(NO_BROKER) {
         match size.starts_with(NATS_GREETING) {
             true => "this is a NATS server, not a Kafka broker: correct `brokers`".to_owned(),
-            false => format!(
-                "{message}, or check `brokers`, `tls` and `sasl`: this may not be a Kafka broker"
-            ),
+            false => format!("{message}, or {CHECK}"),
         }
     } else if message.starts_with("SASL authentication error") {
         format!("{message}: check `sasl`, and the users of the cluster")
@@ -541,6 +553,23 @@ mod tests {
             panic!("it is not down");
         };
         assert!(cause.starts_with("second"), "{cause}");
+    }
+
+    #[test]
+    fn a_server_that_never_answers_is_reported_with_the_fix() {
+        let connecting = Health::Connecting(Text::from_static("connecting"));
+        let (pulse, health) = (Pulse::default(), watch::Sender::new(connecting.clone()));
+        let seen = RefCell::new(Vec::new());
+        watch(&pulse, &health, || {
+            seen.borrow_mut().push(health.borrow().clone());
+            if seen.borrow().len() > 3 {
+                pulse.stop();
+            }
+            Err(TransportError::new(TransportErrorKind::TimedOut, "probe"))
+        });
+        let down = Health::Down(format!("connecting: no answer: {CHECK}").into());
+        let expected = [connecting.clone(), connecting.clone(), connecting, down];
+        assert_eq!(seen.borrow()[..], expected);
     }
 
     #[test]

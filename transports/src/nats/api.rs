@@ -278,8 +278,8 @@ impl Api {
         }
     }
 
-    /// Creates or updates every managed stream, even if one of them fails. A failed stream is reported as a part of the
-    /// transport that does not work, until a later call succeeds.
+    /// Creates or updates every managed stream, even if one of them fails. A failed stream is logged, and reported as a
+    /// part of the transport that does not work, until a later call succeeds.
     ///
     /// # Errors
     /// The first failure.
@@ -292,7 +292,13 @@ impl Api {
                 Ok(()) => self.report_part(&part, None),
                 // The lost connection is reported.
                 Err(error) if error.kind() == TransportErrorKind::Disconnected => {}
-                Err(error) => self.report_part(&part, Some(with_cause(error))),
+                Err(error) => {
+                    tracing::error!(
+                        stream = %stream.name, error = error as &dyn std::error::Error,
+                        "a managed JetStream stream cannot be created or updated: trying again"
+                    );
+                    self.report_part(&part, Some(with_cause(error)));
+                }
             }
             outcome = outcome.and(made);
         }
@@ -373,7 +379,7 @@ pub(super) fn api_error(request: &str, error: ApiError) -> TransportError {
 }
 
 /// An error with what the API said.
-fn with_cause(error: &TransportError) -> Text {
+pub(super) fn with_cause(error: &TransportError) -> Text {
     Text::from(match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),

@@ -117,21 +117,26 @@ impl ConsumerRef {
             Ok(Some(stream)) => {
                 let is_stored = |subject: &&str| {
                     let one = BTreeSet::from([*subject]);
-                    self.must_store(&stream, &one).is_ok()
+                    self.must_store("", &stream, &one).is_ok()
                 };
                 // The subjects that the stream lacks are reported while the consumer is read.
                 match is_as_found && filter.iter().any(is_stored) {
                     true => Ok(()),
-                    false => self.must_store(&stream, &filter),
+                    false => self.must_store(&format!("read {}", self.title()), &stream, &filter),
                 }
             }
             Ok(None) | Err(_) => Ok(()),
         }
     }
 
-    fn must_store(&self, stream: &Value, filter: &BTreeSet<&str>) -> Result<(), TransportError> {
-        let (attempt, filter) = (format!("read {}", self.title()), filter.iter().copied());
-        must_store(&attempt, (self.stream.as_str(), &stream["config"]), filter)
+    fn must_store(
+        &self,
+        attempt: &str,
+        stream: &Value,
+        filter: &BTreeSet<&str>,
+    ) -> Result<(), TransportError> {
+        let stored = (self.stream.as_str(), &stream["config"]);
+        must_store(attempt, stored, filter.iter().copied())
     }
 
     /// Polls the server for the number of messages that are not yet delivered or acknowledged, and for the state that
@@ -168,7 +173,11 @@ impl ConsumerRef {
     /// may ask for that.
     async fn watch_subjects(&self, info: &Value, is_starved: &mut bool) -> bool {
         let error = match self.api.stream_info(&self.stream).await {
-            Ok(Some(stream)) => self.must_store(&stream, &self.filter(Some(info))).err(),
+            Ok(Some(stream)) => {
+                // The report and the log line name the consumer.
+                let filter = self.filter(Some(info));
+                self.must_store("read them", &stream, &filter).err()
+            }
             // The reader notices that the stream is gone.
             Ok(None) => None,
             Err(error) => {
@@ -206,7 +215,6 @@ impl ConsumerRef {
         settled: u64,
         created: Option<SystemTime>,
     ) -> Result<Value, TransportError> {
-        tracing::info!(stream = %self.stream, consumer = %self.name, "creating a durable consumer");
         let mut config = json!({
             "durable_name": self.name,
             "deliver_policy": "all",
@@ -221,6 +229,7 @@ impl ConsumerRef {
             merge(&mut config, start);
         }
         merge(&mut config, self.settings());
+        tracing::info!(stream = %self.stream, consumer = %self.name, "creating a durable consumer");
         self.api
             .write_consumer(&self.stream, &self.name, config)
             .await
@@ -228,13 +237,21 @@ impl ConsumerRef {
 
     /// Whether a consumer that was created at `created` can have read the stream up to that sequence. If not, the
     /// stream is a new one of the same name, or has lost its last messages, and must be read from the beginning.
+    ///
+    /// # Errors
+    /// `UnknownTopic` while there is no such stream; or why JetStream did not answer.
     async fn has_reached(
         &self,
         settled: u64,
         created: Option<SystemTime>,
     ) -> Result<bool, TransportError> {
-        let info = self.api.stream_info(&self.stream).await?;
-        let info = info.unwrap_or_default();
+        let Some(info) = self.api.stream_info(&self.stream).await? else {
+            let title = self.title();
+            let what = format!(
+                "create {title}: stream not found: create it again, or correct the binding"
+            );
+            return Err(TransportError::new(TransportErrorKind::UnknownTopic, what));
+        };
         let last = info["state"]["last_seq"].as_u64().unwrap_or(0);
         // A consumer is younger than its stream.
         let is_new = created_at(&info)

@@ -25,6 +25,7 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::api::with_cause;
 use super::consumer::{ConsumerRef, ConsumerState, Limits};
 use super::core::{inbound, lane};
 use super::headers;
@@ -616,8 +617,9 @@ impl DurableReader {
                             return state;
                         }
                         Err(error) => {
-                            link.report(&name, Some(Text::from(error.to_string())));
-                            tracing::warn!(%error, "the durable consumer is not available: trying again");
+                            let cause = with_cause(&error);
+                            link.report(&name, Some(cause.clone()));
+                            tracing::warn!(%cause, "the durable consumer is not available: trying again");
                         }
                     }
                     pause = (pause * 2).min(MAX_PAUSE);
@@ -715,14 +717,18 @@ impl DurableReader {
         let Some(messages) = &mut self.messages else {
             return;
         };
-        let unsubscribed = messages.get_mut().unsubscribe();
-        if tokio::time::timeout(ACK_DEADLINE, unsubscribed)
-            .await
-            .is_err()
-        {
+        // Until the server has ended the subscription, it sends more messages. Those that are not returned come again only
+        // after the ack wait, behind later messages.
+        let until = Instant::now() + ACK_DEADLINE;
+        let drained = messages.get_mut().drain();
+        if tokio::time::timeout_at(until, drained).await.is_err() {
             return;
         }
-        while let Some(Some(messages)) = unconstrained(next_of(&mut self.messages)).now_or_never() {
+        let mut next = async || {
+            let next = next_of(&mut self.messages);
+            tokio::time::timeout_at(until, next).await.ok().flatten()
+        };
+        while let Some(messages) = next().await {
             for message in messages {
                 let reply = message.reply.filter(|_| message.status.is_none());
                 let info = reply.as_deref().and_then(Info::parse);

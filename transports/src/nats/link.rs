@@ -131,6 +131,9 @@ const REFUSALS: usize = 256;
 /// How often the log reports that a permission is refused.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
+/// At most this many parts that do not work are in the health, each with its cause.
+const MAX_PARTS: usize = 8;
+
 /// At most this many subjects are logged in that time.
 const MAX_LOGGED: usize = 64;
 
@@ -433,10 +436,10 @@ impl Link {
         self.health.send_if_modified(|now| {
             let up = self.connection.borrow().up;
             let faults = self.faults();
-            let next = match faults.first_part() {
+            let next = match faults.parts() {
                 _ if !up && faults.is_connecting => Health::Connecting(faults.connection.clone()),
                 _ if !up => Health::Down(faults.connection.clone()),
-                Some((part, trouble)) => Health::Impaired(Text::from(format!("{part}: {trouble}"))),
+                Some(parts) => Health::Impaired(Text::from(parts)),
                 None => Health::Up,
             };
             let changed = *now != next;
@@ -584,11 +587,21 @@ impl Faults {
         self.is_connecting = false;
     }
 
-    /// The first part that does not work, and why. The API comes first: other parts may fail because of it.
-    fn first_part(&self) -> Option<(&str, &Text)> {
-        let api = self.api.as_ref().map(|trouble| ("JetStream", trouble));
-        let subscription = self.subscriptions.first_key_value();
-        api.or_else(|| subscription.map(|(name, trouble)| (name.as_str(), trouble)))
+    /// The parts that do not work, and why: [`MAX_PARTS`] of them, and how many more. Of the API only the API, because
+    /// the others may fail because of it.
+    fn parts(&self) -> Option<String> {
+        if let Some(trouble) = &self.api {
+            return Some(format!("JetStream: {trouble}"));
+        }
+        let parts = self.subscriptions.iter().take(MAX_PARTS);
+        let mut parts: Vec<String> = parts
+            .map(|(part, trouble)| format!("{part}: {trouble}"))
+            .collect();
+        let more = self.subscriptions.len() - parts.len();
+        if more > 0 {
+            parts.push(format!("and {more} more"));
+        }
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
 

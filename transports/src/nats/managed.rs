@@ -41,10 +41,6 @@ pub(super) async fn make_streams(link: Arc<Link>, api: Api, tried: CancellationT
         };
         if error.kind() != TransportErrorKind::Disconnected {
             has_failed = true;
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "a managed JetStream stream cannot be created or updated: trying again"
-            );
             tried.cancel();
         }
         tokio::time::sleep(wait).await;

@@ -490,6 +490,30 @@ async fn a_new_durable_begins_after_the_settled_messages() {
 }
 
 #[tokio::test]
+async fn a_durable_of_a_deleted_stream_is_not_created_again_without_it() {
+    const NO_CONSUMER: &str =
+        r#"{"error":{"code":404,"err_code":10014,"description":"not found"}}"#;
+    const NO_STREAM: &str = r#"{"error":{"code":404,"err_code":10059,"description":"not found"}}"#;
+    let server = Mock::start(Api::Answers(&[
+        ("CONSUMER.INFO", NO_CONSUMER),
+        ("STREAM.INFO", NO_STREAM),
+    ]))
+    .await;
+    let config = NatsConfig {
+        jetstream: JetStreamConfig {
+            manage: true,
+            ..JetStreamConfig::default()
+        },
+        ..NatsConfig::new([format!("nats://{}", server.address)])
+    };
+    let nats = Nats::connect(config).await.unwrap();
+    up(&nats).await;
+    let error = consumer(&nats).ensure(7, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::UnknownTopic, "{error}");
+    assert!(error.to_string().contains("stream not found"), "{error}");
+}
+
+#[tokio::test]
 async fn a_consumer_of_subjects_that_its_stream_does_not_store_is_refused_unless_messages_wait() {
     const MINE: &str = r#"{"config":{"subjects":["mine"]}}"#;
     const OTHER: &str = r#"{"config":{"subjects":["mine","other"]}}"#;
@@ -510,7 +534,7 @@ async fn a_consumer_of_subjects_that_its_stream_does_not_store_is_refused_unless
 }
 
 #[tokio::test]
-async fn a_managed_stream_that_cannot_be_created_is_reported() {
+async fn every_managed_stream_that_cannot_be_created_is_reported() {
     const NONE: &str = r#"{"error":{"code":404,"err_code":10059,"description":"not found"}}"#;
     const OVERLAP: &str =
         r#"{"error":{"code":400,"err_code":10065,"description":"subjects overlap"}}"#;
@@ -519,11 +543,17 @@ async fn a_managed_stream_that_cannot_be_created_is_reported() {
         ("STREAM.CREATE", OVERLAP),
     ]))
     .await;
-    let stream = r#"{"name":"S","subjects":["a.>"]}"#;
+    let streams = [
+        r#"{"name":"S","subjects":["a.>"]}"#,
+        r#"{"name":"T","subjects":["b"]}"#,
+    ];
     let config = NatsConfig {
         jetstream: JetStreamConfig {
             manage: true,
-            streams: vec![serde_json::from_str(stream).unwrap()],
+            streams: streams
+                .iter()
+                .map(|it| serde_json::from_str(it).unwrap())
+                .collect(),
             ..JetStreamConfig::default()
         },
         ..NatsConfig::new([format!("nats://{}", server.address)])
@@ -532,7 +562,8 @@ async fn a_managed_stream_that_cannot_be_created_is_reported() {
     let mut health = nats.health();
     let reported = health.wait_for(|now| {
         matches!(now, Health::Impaired(cause)
-            if cause.starts_with("managed stream S: ") && cause.contains("subjects overlap"))
+            if cause.starts_with("managed stream S: ") && cause.contains("; managed stream T: ")
+                && cause.matches("subjects overlap").count() == 2)
     });
     let reported = tokio::time::timeout(Duration::from_secs(60), reported).await;
     assert!(reported.is_ok(), "it is not reported");
