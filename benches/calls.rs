@@ -48,7 +48,7 @@ async fn call(calls: &Arc<Calls>) {
         target: None,
         timeout: Some(PATIENCE),
         bounds_first_part: false,
-        accepts_parts: false,
+        accepts_parts: None,
         key: None,
         arrived: std::time::Instant::now(),
         caller: "bench".into(),

@@ -2,6 +2,7 @@
 //! transport.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
@@ -51,8 +52,12 @@ struct AgentRequest {
 
 impl World {
     async fn new() -> Self {
+        Self::with(CONFIG).await
+    }
+
+    async fn with(config: &str) -> Self {
         let memory = Memory::default();
-        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let config = Config::read("test.yaml", config, []).unwrap();
         let bridge = build(config, |_| &memory).await;
         let base = format!("http://{}", bridge.door_address().unwrap());
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
@@ -696,7 +701,12 @@ async fn the_parts_of_an_e2a_agent_reach_a_json_rpc_caller_that_asks_for_a_strea
         result(json!({})),
     ];
     let mut world = World::new().await;
-    for method in ["session/prompt", "chat.send", "tools/call"] {
+    for method in [
+        "session/prompt",
+        "chat.send",
+        "tools/call",
+        "message/stream",
+    ] {
         let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": "x"}});
         for (answers, expected) in [(&records, &record_frames), (&chunks, &chunk_frames)] {
             let sent = world.post("/rpc/weather", request.to_string());
@@ -721,9 +731,16 @@ async fn a_question_of_acp_is_refused_and_the_call_goes_on() {
         json!({"jsonrpc": "2.0", "id": 9, "method": "session/request_permission", "params": {}});
     let mut world = World::new().await;
     let mut refused = 0;
-    for accept in ["text/event-stream", "application/json"] {
+    for (method, accept) in [
+        ("session/prompt", "text/event-stream"),
+        ("session/prompt", "application/json"),
+        ("chat.send", "text/event-stream"),
+        ("chat.send", "application/json"),
+        ("message/send", "application/json"),
+    ] {
         for is_e2a in [true, false] {
-            let request = json!({"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": {"sessionId": "s"}});
+            let request =
+                json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": {"sessionId": "s"}});
             let sent = world.post("/rpc/weather", request.to_string());
             let sent = tokio::spawn(sent.header("accept", accept).send());
             let agent_request = world.agent_request().await;
@@ -762,5 +779,67 @@ async fn a_question_of_acp_is_refused_and_the_call_goes_on() {
             assert!(world.metrics.render().unwrap().contains(&counted));
         }
     }
+    world.end().await;
+}
+
+/// As without a key: the parts show that the agent is at work.
+#[tokio::test]
+async fn parts_extend_the_time_of_a_request_with_a_key() {
+    let config = CONFIG.replace("timeout: 60s", "timeout: 3s");
+    let mut world = World::with(&config).await;
+    let request =
+        json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "x"}});
+    let part = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}});
+    for (key, accept) in [
+        ("json", "application/json"),
+        ("events", "text/event-stream"),
+    ] {
+        let sent = world.post("/rpc/weather", request.to_string());
+        let sent = sent.header("idempotency-key", key).header("accept", accept);
+        let sent = tokio::spawn(sent.send());
+        let agent_request = world.agent_request().await;
+        // Longer than an answer without parts may take.
+        let began = Instant::now();
+        let mut ticks = tokio::time::interval(Duration::from_millis(100));
+        while began.elapsed() < Duration::from_millis(4_500) {
+            ticks.tick().await;
+            let part = Message::plain(part.to_string());
+            world.answer(&agent_request, part).await;
+        }
+        let id: Value = serde_json::from_str(text(&agent_request.message)).unwrap();
+        let answer = json!({"jsonrpc": "2.0", "id": id["id"], "result": {"content": []}});
+        let answer = Message::plain(answer.to_string());
+        world.answer(&agent_request, answer).await;
+        let response = sent.await.unwrap().unwrap().text().await.unwrap();
+        assert!(
+            response.contains(r#""result":{"content":[]}"#),
+            "{key}: {response}"
+        );
+        let has_parts = response.contains("notifications/message");
+        assert_eq!(has_parts, key == "events", "{response}");
+    }
+    world.end().await;
+}
+
+/// The same key would get the same error again.
+#[tokio::test]
+async fn the_error_that_is_stored_for_a_key_asks_for_a_new_key() {
+    let mut world = World::new().await;
+    let request = json!({"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": {"sessionId": "s"}});
+    for is_replay in [false, true] {
+        let sent = world.post("/rpc/weather", request.to_string());
+        let sent = sent
+            .header("idempotency-key", "k")
+            .header("accept", "application/json")
+            .header("x-a2a-timeout", "300");
+        let response = sent.send().await.unwrap();
+        assert_eq!(
+            response.headers().contains_key("idempotent-replay"),
+            is_replay
+        );
+        let response = response.text().await.unwrap();
+        assert!(response.contains("a new Idempotency-Key"), "{response}");
+    }
+    world.agent_request().await;
     world.end().await;
 }

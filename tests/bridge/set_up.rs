@@ -41,7 +41,7 @@ pub(crate) fn request(payload: impl Into<Bytes>, caller: &'static str) -> Reques
         target: None,
         timeout: None,
         bounds_first_part: false,
-        accepts_parts: false,
+        accepts_parts: None,
         key: None,
         arrived: std::time::Instant::now(),
         caller: caller.into(),

@@ -320,6 +320,27 @@ impl Agent {
                     _ => say("result", json!({ "n": 2 })).await,
                 }
             }
+            Some("records") => {
+                let delta = |kind: &str, text: &str| json!({ "delta_kind": kind, "delta": text });
+                let bodies = [
+                    delta("text", "sun"),
+                    delta("reasoning", "hm"),
+                    delta("text", "ny"),
+                    json!({ "result": {} }),
+                ];
+                for (sequence, body) in bodies.into_iter().enumerate() {
+                    let last = body["result"].is_object();
+                    let (kind, state) = match last {
+                        true => ("e2a.complete", "succeeded"),
+                        false => ("e2a.chunk", "in_progress"),
+                    };
+                    let record = json!({
+                        "protocol_version": "1.0", "request_id": request["id"], "sequence": sequence,
+                        "is_final": last, "status": state, "response_kind": kind, "body": body,
+                    });
+                    send(Message::plain(record.to_string())).await;
+                }
+            }
             Some("snapshot") => {
                 let task = json!({
                     "task": { "id": own, "contextId": "c-1", "status": { "state": "TASK_STATE_COMPLETED" },
@@ -658,6 +679,23 @@ async fn a_task_continues_until_the_last_part_of_an_answer_of_another_protocol()
     let task = bus.ask("message/send", failing).await["result"].clone();
     assert_eq!(task["status"]["state"], "failed", "{task}");
     assert_eq!(task["artifacts"][0]["parts"].as_array().unwrap().len(), 2);
+}
+
+/// Clients show the text parts. The last record has no content of its own.
+#[tokio::test]
+async fn the_text_of_an_e2a_agent_becomes_text_parts_of_the_task() {
+    let bus = Bus::open().await;
+    let blocking = bus.ask("message/send", user_message("records")).await["result"].clone();
+    let last = bus.stream(user_message("records")).await.rest().await.pop();
+    let streamed = last.unwrap().json()["result"]["taskId"].clone();
+    let streamed = bus.ask("tasks/get", json!({ "id": streamed })).await["result"].clone();
+    for task in [blocking, streamed] {
+        assert_eq!(task["status"]["state"], "completed", "{task}");
+        let parts = task["artifacts"][0]["parts"].as_array().unwrap();
+        let texts: Vec<_> = parts.iter().map(|part| part["text"].as_str()).collect();
+        assert_eq!(texts, [Some("sun"), None, Some("ny")], "{task}");
+        assert_eq!(parts[1]["data"]["body"]["delta"], "hm");
+    }
 }
 
 #[tokio::test]

@@ -355,29 +355,62 @@ calls: {{ enabled: false }}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_does_not_promise_to_update_a_listed_stream_that_lacks_what_a_binding_reads() {
+async fn a_wildcard_on_a_stream_that_lists_some_of_its_subjects_is_no_difference() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
     let (directory, dotted) = (tempfile::tempdir().unwrap(), unique("half"));
     let u = dotted.replace('.', "_");
     stream(&nats, &u, &format!("{u}.a"), StorageType::File).await;
+    let dead = format!("{u}_dlq");
+    stream(&nats, &dead, &dead, StorageType::File).await;
     let file = written(
         &directory,
         &format!(
             "
 transports: {{ bus: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: true, streams: [{{ name: {u}, subjects: ['{u}.a'] }}] }} }} }}
-bindings: [{{ name: in, transport: bus, topics: ['{u}.*'], stream: {u}, durable: reader, dead_letter: {{ topic: {u}_dlq }} }}]
+bindings: [{{ name: in, transport: bus, topics: ['{u}.*'], stream: {u}, durable: reader, dead_letter: {{ topic: {dead} }} }}]
 default_route: [{{ transport: bus, topic: '{u}_agents.{{targetagent}}' }}]
 calls: {{ enabled: false }}
 "
         ),
     );
-    let (text, _) = check(&file).await;
-    let failed = format!(
-        "FAILED   bus: settings of stream {u} (binding in, jetstream.streams): subjects is {u}.a, lacks {u}.*\n"
+    let (text, status) = check(&file).await;
+    let same = format!("ok       bus: settings of stream {u} (binding in, jetstream.streams)\n");
+    assert!(text.contains(&same) && status == 0, "{text}");
+    let (text, _) = topics(&["plan"], &file).await;
+    let same = format!("ok bus: stream {u}");
+    assert!(states(&text).contains(&same), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_subjects_another_one_stores_is_not_planned_at_start() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, dotted) = (tempfile::tempdir().unwrap(), unique("taken"));
+    let u = dotted.replace('.', "_");
+    stream(&nats, &u, &format!("{u}.a"), StorageType::File).await;
+    let file = written(
+        &directory,
+        &format!(
+            "
+transports: {{ bus: {{ type: nats, servers: ['{nats}'], jetstream: {{ manage: true, streams: [{{ name: {u}_new, subjects: ['{u}.*'] }}] }} }} }}
+default_route: [{{ transport: bus, topic: '{u}_agents.{{targetagent}}' }}]
+calls: {{ enabled: false }}
+"
+        ),
     );
-    assert!(text.contains(&failed), "{text}");
+    let cause = format!(
+        "the stream cannot be created: the stream {u} stores some of {u}.*: use that stream"
+    );
+    for (text, status) in [
+        topics(&["plan"], &file).await,
+        topics(&["apply"], &file).await,
+        check(&file).await,
+    ] {
+        assert!(text.contains(&cause) && status == 1, "{text}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,6 +32,9 @@ pub(crate) const GAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer a part may take that another replica has to record. Includes clock differences between replicas.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
 
+/// If a deadline is noticed this much too late, the process was stopped, and the call waits as long again.
+const STALLED: Duration = Duration::from_secs(1);
+
 /// Maximum number of open questions. If there are more, the answer to the oldest one is dropped.
 const MAX_QUESTIONS: usize = 256;
 
@@ -52,6 +55,8 @@ pub struct Answer {
     begun_deadline: Instant,
     /// When records are released although an earlier one is missing.
     gap_deadline: Option<Instant>,
+    /// Until when the call waits although a deadline has passed, because the process was stopped meanwhile.
+    grace: Option<Instant>,
     /// How long the caller waits for the next part, and for each part after that.
     timeout: Duration,
     part_timeout: Duration,
@@ -135,6 +140,7 @@ impl Opened {
             last_deadline: started + self.timeouts.last,
             begun_deadline: started + self.timeouts.begun,
             gap_deadline: None,
+            grace: None,
             timeout: self.timeouts.first,
             part_timeout: self.timeouts.part,
             account,
@@ -447,6 +453,7 @@ impl Answer {
         loop {
             let deadline = self.next_deadline();
             let deadline = until.map_or(deadline, |until| until.min(deadline));
+            let deadline = self.grace.map_or(deadline, |grace| grace.max(deadline));
             let wake = self.gap_deadline.map_or(deadline, |gap| gap.min(deadline));
             tokio::select! {
                 biased;
@@ -480,25 +487,38 @@ impl Answer {
                     None => return Err(self.lost_by_outage().unwrap_or(CallError::SlowCaller)),
                 },
                 published = self.publishing.decided() => self.note(&published),
-                () = tokio::time::sleep_until(wake.into()) => {
-                    let is_over = wake == deadline;
-                    // The caller may wait for a shorter time than the call may take.
-                    let is_late = Instant::now() >= self.next_deadline();
-                    if is_late && self.has_time_left() {
-                        continue;
-                    }
-                    let released = self.skip_missing(is_late);
-                    // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
-                    if is_over && released == HandOver::Nothing {
-                        let lost = is_late.then(|| self.lost_by_outage()).flatten();
-                        return Err(lost.unwrap_or_else(|| self.timeout_error(until)));
-                    }
-                    if released == HandOver::Over && !self.calls.pending.contains(self.id.call) {
-                        self.note_ended();
-                    }
-                }
+                () = tokio::time::sleep_until(wake.into()) => self.wake_up((wake, deadline), until)?,
             }
         }
+    }
+
+    /// Does what is due at `wake`. Fails if that is the deadline, and there is no reason to wait longer.
+    fn wake_up(
+        &mut self,
+        (wake, deadline): (Instant, Instant),
+        until: Option<Instant>,
+    ) -> Result<(), CallError> {
+        let (now, is_over) = (Instant::now(), wake == deadline);
+        // The caller may wait for a shorter time than the call may take.
+        let is_late = now >= self.next_deadline();
+        if is_late && self.has_time_left() {
+            return Ok(());
+        }
+        // Parts that came in time may still be unread.
+        if is_over && now.saturating_duration_since(wake) >= STALLED {
+            self.grace = Some(now + STALLED);
+            return Ok(());
+        }
+        let released = self.skip_missing(is_late);
+        // If the call is no longer pending (`HandOver::Late`), its end is being delivered right now.
+        if is_over && released == HandOver::Nothing {
+            let lost = is_late.then(|| self.lost_by_outage()).flatten();
+            return Err(lost.unwrap_or_else(|| self.timeout_error(until)));
+        }
+        if released == HandOver::Over && !self.calls.pending.contains(self.id.call) {
+            self.note_ended();
+        }
+        Ok(())
     }
 
     /// Releases the records that wait for one which has not arrived in time, or not before the end of the call.
@@ -614,19 +634,23 @@ impl Answer {
     fn timeout_error(&self, until: Option<Instant>) -> CallError {
         let (calls, copy) = (&self.calls, self.cancel.original());
         let parts = self.consumed + self.collected().map_or(0, |(parts, _)| parts);
-        let is_cut = until.is_some_and(|until| until < self.next_deadline());
+        let cut = until.filter(|until| *until < self.next_deadline());
+        let is_unended = parts > 0 && (cut.is_some() || Instant::now() >= self.last_deadline);
+        let limit = cut.unwrap_or(self.last_deadline);
+        let limit = limit.saturating_duration_since(self.account.started());
         let is_published = self.may_have_arrived() && self.publishing.0.is_none();
         let destination = || copy.map(|copy| calls.name_of(copy)).unwrap_or_default();
         let cause = || copy.and_then(|copy| calls.why_unpublished(copy));
         CallError::Timeout(Box::new(NoAnswer {
-            after: self.timeout,
+            after: if is_unended { limit } else { self.timeout },
             agent: self.cancel.target().cloned().unwrap_or_default(),
             request: if !self.open_questions.is_empty() {
                 RequestState::Asked
-            } else if parts > 0 && !is_cut && Instant::now() < self.last_deadline {
-                RequestState::Begun { parts }
+            } else if is_unended {
+                let is_longest = cut.is_none() && limit == calls.limits.stream_timeout;
+                RequestState::Unended { parts, is_longest }
             } else if parts > 0 {
-                RequestState::Unended { parts }
+                RequestState::Begun { parts }
             } else if is_published {
                 RequestState::Published(destination().into())
             } else if self.may_have_arrived() {
@@ -719,7 +743,8 @@ impl Answer {
         !self.may_have_arrived() || matches!(error, CallError::NoSubscriber(_))
     }
 
-    fn may_have_arrived(&self) -> bool {
+    /// Whether the agent may have received the request.
+    pub(super) fn may_have_arrived(&self) -> bool {
         self.may_have_arrived.load(Ordering::Relaxed)
     }
 

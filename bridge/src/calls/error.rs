@@ -102,6 +102,8 @@ pub enum RequestState {
     Unended {
         /// How many parts it has sent.
         parts: u32,
+        /// Whether it was ended by `calls.stream_timeout`, and not by its caller.
+        is_longest: bool,
     },
 }
 
@@ -271,6 +273,15 @@ fn named(agent: &str) -> String {
     }
 }
 
+/// What an agent did not do within this time.
+fn unended(parts: u32, is_longest: bool, millis: u128) -> String {
+    let limit = match is_longest {
+        true => " (calls.stream_timeout)",
+        false => "",
+    };
+    format!("did not end its answer within {millis} ms{limit}: {parts} parts came")
+}
+
 impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -316,9 +327,9 @@ impl fmt::Display for NoAnswer {
                     "the client did not answer a question of {named} in time (calls.question_timeout)"
                 );
             }
-            RequestState::Unended { parts } => {
-                let what = "did not end its answer in time";
-                return write!(f, "{named} {what}: {parts} parts came");
+            RequestState::Unended { parts, is_longest } => {
+                let what = unended(*parts, *is_longest, millis);
+                return write!(f, "{named} {what}");
             }
             RequestState::Published(destination) => destination,
         };

@@ -255,9 +255,16 @@ impl Failure {
             code::INVALID_PARAMS => Reason::InvalidParams,
             _ => Reason::InvalidRequest,
         };
+        let message = error.to_string();
+        let message = match error.pointer().strip_prefix('/') {
+            Some(member) if message.starts_with("must ") => {
+                format!("{} {message}", member.replace('/', "."))
+            }
+            _ => message,
+        };
         let failure = Self {
             reason_code: error.kind().as_str(),
-            ..Self::new(reason, error.to_string())
+            ..Self::new(reason, message)
         };
         let failure = failure.detail("offset", error.offset());
         match error.pointer() {
@@ -496,12 +503,17 @@ impl Failure {
             RequestState::Expired => LATER,
             _ => advice,
         };
-        // To wait longer does not help against an agent that has stopped.
-        let is_silent = matches!(
+        // To wait longer does not help against an agent that has stopped, and no caller can lengthen the longest time.
+        let is_fixed = matches!(
             timeout.request,
-            RequestState::Begun { .. } | RequestState::Asked
+            RequestState::Begun { .. }
+                | RequestState::Asked
+                | RequestState::Unended {
+                    is_longest: true,
+                    ..
+                }
         );
-        let message = if timeout.rejected.is_some() || is_silent {
+        let message = if timeout.rejected.is_some() || is_fixed {
             timeout.to_string()
         } else {
             format!("{timeout}; {advice}")
@@ -876,6 +888,39 @@ mod tests {
             -32600,
             "bad_id",
             "/id".into(),
+        );
+    }
+
+    #[test]
+    fn the_error_for_a_bad_name_of_an_agent_names_the_member() {
+        let payload = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"zz zz"}}"#;
+        let units = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
+        let failure = Failure::refused(&units[0].as_ref().unwrap_err().error);
+        let start = "params._agentId must be a string of letters";
+        assert!(failure.message.starts_with(start), "{}", failure.message);
+    }
+
+    #[test]
+    fn the_error_of_an_answer_without_an_end_names_the_limit_that_ended_it() {
+        let message = |is_longest| {
+            Failure::call(&CallError::Timeout(Box::new(NoAnswer {
+                after: Duration::from_secs(8),
+                agent: "weather".into(),
+                request: RequestState::Unended {
+                    parts: 4,
+                    is_longest,
+                },
+                rejected: None,
+            })))
+            .message
+        };
+        assert_eq!(
+            message(true),
+            "agent \"weather\" did not end its answer within 8000 ms (calls.stream_timeout): 4 parts came"
+        );
+        assert_eq!(
+            message(false),
+            "agent \"weather\" did not end its answer within 8000 ms: 4 parts came; raise X-A2A-Timeout to wait longer"
         );
     }
 

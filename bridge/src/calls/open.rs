@@ -158,10 +158,10 @@ impl Exchange {
         }
     }
 
-    /// Accepts parts that are results.
-    fn accept_parts(&mut self) {
+    /// Sets whether the caller accepts parts that are results.
+    fn set_accepts_parts(&mut self, accepts: bool) {
         if let Form::JsonRpc { accepts_parts, .. } = &mut self.form {
-            *accepts_parts = true;
+            *accepts_parts = accepts;
         }
     }
 
@@ -213,8 +213,8 @@ impl Calls {
         if let Some(client) = client {
             exchange.set_client(client);
         }
-        if accepts_parts {
-            exchange.accept_parts();
+        if let Some(accepts_parts) = accepts_parts {
+            exchange.set_accepts_parts(accepts_parts);
         }
         if bounds_first_part {
             let last = self.limits.stream_timeout.max(exchange.timeouts.first);
@@ -273,10 +273,7 @@ impl Calls {
                 ))));
                 let form = Form::JsonRpc {
                     id: own.token().clone(),
-                    questions: match message.dialect {
-                        Dialect::Mcp | Dialect::Acp => Questions::Refused,
-                        _ => Questions::None,
-                    },
+                    questions: Questions::Refused,
                     accepts_parts: streaming,
                     progress: progress.map(|token| token.token().clone()),
                 };

@@ -87,6 +87,8 @@ pub struct Progress {
     pub missing: Option<(u64, Instant)>,
     /// How many parts were collected for a caller of one answer, and when the last one came.
     pub collected: Option<(u32, Instant)>,
+    /// How many parts were handed over to the caller, without the last one, and when the last of them came.
+    pub handed_over: Option<(u32, Instant)>,
     /// The charge for the records that wait or are collected. It may be larger than they are now.
     pub charge: Option<Charge>,
     /// Whether the end was handed over. Nothing may follow it, even from tasks that found the call earlier.
@@ -113,8 +115,6 @@ pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
 /// A request in an E2A record is always a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Questions {
-    /// None: nobody could answer them.
-    None,
     /// Those that MCP or ACP defines. The bridge refuses them.
     Refused,
     /// All. If the call has a session, with this log key, only that session may answer them.
@@ -219,6 +219,17 @@ impl CallRequest {
         progress.unwrap_or_else(PoisonError::into_inner).collected
     }
 
+    /// How many parts of the answer came, and when the last one did.
+    pub(crate) fn came(&self) -> Option<(u32, Instant)> {
+        let progress = self.progress.lock();
+        let progress = progress.unwrap_or_else(PoisonError::into_inner);
+        let both = [progress.handed_over, progress.collected];
+        let sum = |(some, first): (u32, Instant), (more, second)| {
+            (some.saturating_add(more), first.max(second))
+        };
+        both.into_iter().flatten().reduce(sum)
+    }
+
     /// Records why an answer was rejected.
     pub fn note_rejected(&self, why: Rejection) {
         let progress = self.progress.lock();
@@ -249,6 +260,16 @@ impl Progress {
         let count = self.fold.as_ref().map_or(0, Fold::collected);
         if count > self.collected.map_or(0, |(known, _)| known) {
             self.collected = Some((count, arrived));
+        }
+    }
+
+    /// Notes the parts that are handed over now. The last one ends the call, and a question is no part of the answer.
+    fn note_handed_over(&mut self, parts: &Parts) {
+        let parts = parts.iter().filter(|part| !part.last && !part.is_question);
+        let count = u32::try_from(parts.count()).unwrap_or(u32::MAX);
+        if count > 0 {
+            let before = self.handed_over.map_or(0, |(before, _)| before);
+            self.handed_over = Some((before.saturating_add(count), Instant::now()));
         }
     }
 
@@ -395,6 +416,9 @@ impl PendingCalls {
         }
         if progress.missing.is_none() && rendered.as_ref().is_ok_and(Parts::is_empty) {
             return HandOver::Over;
+        }
+        if let Ok(parts) = &rendered {
+            progress.note_handed_over(parts);
         }
         let over = &mut progress.is_over;
         match rendered {

@@ -147,7 +147,7 @@ fn records_that_are_collected_use_the_budget_of_the_caller() {
             id: Text::from_static("1"),
             progress: None,
             accepts_parts: false,
-            questions: Questions::None,
+            questions: Questions::Refused,
         },
         streamed: false,
         agent: Text::default(),

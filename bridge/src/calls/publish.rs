@@ -303,7 +303,7 @@ impl Calls {
             target: cancel.target().cloned(),
             timeout: None,
             bounds_first_part: false,
-            accepts_parts: false,
+            accepts_parts: None,
             caller: Text::from_static(caller),
             key: None,
             headers: Vec::new(),

@@ -144,7 +144,7 @@ impl Reply<'_> {
             }]);
         }
         let last = unit.is_last(self.request.streamed);
-        if unit.is_progress() && !self.accepts_parts {
+        if unit.is_progress() && !self.accepts_parts && !self.request.streamed {
             // It is not a JSON-RPC message, and the caller accepts only a whole answer.
             return Ok(Parts::new());
         }
@@ -202,7 +202,6 @@ impl Reply<'_> {
         let id = message.id.as_ref().filter(|_| message.is_call());
         id.is_some_and(|id| !is_own(id))
             && match self.questions {
-                Questions::None => false,
                 Questions::Refused => {
                     let call: Option<Call<'_>> = serde_json::from_slice(bytes).ok();
                     call.is_some_and(|call| Abilities::is_question(&call.method))

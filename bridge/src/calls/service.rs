@@ -106,8 +106,9 @@ pub struct Request {
     pub timeout: Option<Duration>,
     /// Whether `timeout` bounds only the first part of the answer. The rest may take as long as without it.
     pub bounds_first_part: bool,
-    /// Whether the caller accepts parts although the method does not stream. Source: docs/protocols/e2a.md §10.4.
-    pub accepts_parts: bool,
+    /// Whether the caller accepts parts that are results; `None` if the method decides, which may stream. Source:
+    /// docs/protocols/e2a.md §10.4.
+    pub accepts_parts: Option<bool>,
     /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
     /// The message key. Requests with the same key are published to the same Kafka partition. By default, each call has a

@@ -499,6 +499,14 @@ mod tests {
             ),
             ("-- /bin", "/bin: no such program"),
             (
+                concat!(
+                    "--directory ",
+                    env!("CARGO_MANIFEST_DIR"),
+                    " -- ./Cargo.toml"
+                ),
+                "./Cargo.toml: is not executable: run chmod +x on it",
+            ),
+            (
                 "--directory /nowhere -- sh",
                 "--directory /nowhere: no such directory",
             ),

@@ -12,7 +12,8 @@ use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::Bridge;
-use crate::calls::{Calls, Request};
+use crate::calls::failure::Failure;
+use crate::calls::{CallError, Calls, Request};
 use crate::cli::command::{ConfigFile, Misuse, duration, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
@@ -140,7 +141,7 @@ async fn make(
         target: Some(Text::from(args.agent.as_str())),
         timeout: args.timeout,
         bounds_first_part: false,
-        accepts_parts: false,
+        accepts_parts: None,
         // The caller set the time for everything, connecting included.
         arrived: args.timeout.map_or_else(Instant::now, |_| began),
         caller: Text::from_static("call"),
@@ -150,16 +151,24 @@ async fn make(
     if args.notify {
         return Ok(calls.notify(request).await?);
     }
-    let mut answer = calls.call(request).await?;
+    let mut answer = calls.call(request).await.map_err(told)?;
     let mut failed = false;
     while let Some(part) = answer.next().await {
-        let part = part?;
+        let part = part.map_err(told)?;
         Output::new().line(on_one_line(&part.body).trim_ascii_end())?;
         let value: Value = serde_json::from_slice(&part.body)?;
         failed |= value.get("error").is_some_and(|error| !error.is_null());
     }
     ensure!(!failed, "the agent answered with an error");
     Ok(())
+}
+
+/// The error as this command prints it. Callers over HTTP do not get every cause, but this one with its cure.
+fn told(error: CallError) -> anyhow::Error {
+    if matches!(error, CallError::NoSubscriber(_)) {
+        return anyhow::anyhow!("{}", Failure::of_client(&error).message());
+    }
+    error.into()
 }
 
 /// The JSON-RPC message of the arguments.
@@ -196,5 +205,21 @@ fn decoded(message: &Bytes, limits: &Limits) -> Result<Unit, Misuse> {
             Err(Misuse(why))
         }
         Err(_) => Err(Misuse("the request is not one message".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_without_a_subscriber_has_a_cure() {
+        let silent = CallError::NoSubscriber(Text::from_static("NATS subject agents.weather"));
+        let told = told(silent).to_string();
+        assert!(told.contains("NATS subject agents.weather"), "{told}");
+        assert!(told.contains("start the agent"), "{told}");
+        // The cause of other errors stays.
+        let away = CallError::Unavailable(Text::from_static("no broker"));
+        assert_eq!(super::told(away.clone()).to_string(), away.to_string());
     }
 }

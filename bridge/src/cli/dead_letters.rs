@@ -91,12 +91,16 @@ pub(crate) async fn run(args: DeadLettersArgs) -> anyhow::Result<Status> {
 async fn list(selection: &Selection) -> anyhow::Result<Status> {
     let config = load(&selection.common.config.path)?;
     let (mut output, mut found) = (Output::new(), 0);
-    let mut others = BTreeSet::new();
+    let (mut reasons, mut bindings) = (BTreeSet::new(), BTreeSet::new());
     let mut unseen: BTreeSet<&str> = selection.positions.iter().map(String::as_str).collect();
     let mut places = Places::of(&config, &selection.bindings);
     places.check(&selection.positions)?;
     while let Some(batch) = places.next().await? {
-        others.extend(batch.iter().filter_map(Letter::reason).map(plain));
+        let of_bindings = batch
+            .iter()
+            .filter(|letter| selection.is_of_binding(letter));
+        reasons.extend(of_bindings.filter_map(Letter::reason).map(plain));
+        bindings.extend(batch.iter().filter_map(Letter::binding).map(plain));
         for letter in batch.iter().filter(|letter| selection.takes(letter)) {
             found += 1;
             unseen.remove(letter.position.as_str());
@@ -111,10 +115,15 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
         places.missing(position)?;
     }
     if found == 0 && !selection.common.json {
-        let others = Vec::from_iter(others).join(", ");
-        complain_line(&match others.as_str() {
-            "" => "no dead letters".to_owned(),
-            others => format!("no dead letter matches; there are some with the reasons {others}"),
+        let [reasons, bindings] = [reasons, bindings].map(|names| Vec::from_iter(names).join(", "));
+        complain_line(&match (reasons.as_str(), bindings.as_str()) {
+            ("", "") => "no dead letters".to_owned(),
+            ("", bindings) => {
+                format!("no dead letter matches; there are some of the bindings {bindings}")
+            }
+            (reasons, _) => {
+                format!("no dead letter matches; there are some with the reasons {reasons}")
+            }
         });
     }
     Ok(Status::Success)

@@ -1,5 +1,6 @@
 //! `a2abus explain`: shows how a payload is detected, the origin of its attributes, and its destinations.
 
+mod announcement;
 mod origins;
 mod output;
 mod person;
@@ -12,16 +13,17 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use clap::Args;
-use serde::Serialize;
 
+use self::announcement::AnnouncedCard;
 use self::origins::Changes;
 use self::output::ExplainOutput;
+use self::remedy::Fix;
 use self::routing::Routing;
 use self::unknown::ForwardedUnknown;
 use super::command::{Misuse, Status, load};
 use super::map::line;
 use super::output::Output;
-use super::payload::{EntryPoint, PayloadArgs, PayloadOptions, UnitResult};
+use super::payload::{EntryPoint, PayloadArgs, PayloadOptions, Refusal, UnitResult};
 use crate::config::{Config, Role};
 use crate::names::DOOR;
 
@@ -35,7 +37,8 @@ use crate::names::DOOR;
   a2abus explain --json --lines < captured.jsonl | jq 'select(.ok | not)'
 
 Each JSON line is that of `a2abus map` plus \"because\", \"origins\", \"removed\" (attributes that its sender may not \
-set) and \"route\" or, for a refused unit, \"reason\" (that of the dead letter or, over HTTP, of the error) and \"fix\".
+set) and \"route\" or, for a refused unit, \"reason\" (that of the dead letter, of the log line about a dropped \
+message or, over HTTP, of the error) and \"fix\".
 
 Without -c, the id of an event is that of its payload. In a bridge it is the position of the message, unless \
 mapping.ids of the binding says otherwise; over HTTP it is the id of the call.
@@ -56,14 +59,6 @@ pub(crate) struct ExplainArgs {
     /// Text even if the output is not a terminal.
     #[arg(long)]
     text: bool,
-}
-
-/// The members of a refused unit that `map` does not print.
-#[derive(Debug, Serialize)]
-struct Fix {
-    /// The reason of the dead letter or, over HTTP, of the error.
-    reason: &'static str,
-    fix: &'static str,
 }
 
 /// Explains every payload.
@@ -126,23 +121,40 @@ fn explained(
     routing: Option<&Routing<'_>>,
     for_people: bool,
 ) -> (Vec<u8>, bool) {
-    let refusal = match outcome {
-        Ok(mapped) => {
-            let address = options.reply_address(&mapped.event);
-            let mut explained = ExplainOutput::of(mapped, changes, address.as_ref(), routing);
-            let not_executed = routing.and_then(|routing| routing.not_executed(mapped, options));
-            if let (Some(route), Some(why)) = (&mut explained.route, not_executed) {
-                route.not_executed(why);
-            }
-            let text = if for_people {
-                person::mapped(mapped, &explained).into()
-            } else {
-                line(outcome, &explained)
-            };
-            return (text, !explained.goes_nowhere());
-        }
-        Err(refusal) => refusal,
+    let mapped = match outcome {
+        Ok(mapped) => mapped,
+        Err(refusal) => return refused(refusal, (outcome, payload), options, routing, for_people),
     };
+    let address = options.reply_address(&mapped.event);
+    let mut explained = ExplainOutput::of(mapped, changes, address.as_ref(), routing);
+    let not_executed = routing.and_then(|routing| routing.not_executed(mapped, options));
+    if let (Some(route), Some(why)) = (&mut explained.route, not_executed) {
+        route.not_executed(why);
+    }
+    let text = if for_people {
+        person::mapped(mapped, &explained).into()
+    } else {
+        line(outcome, &explained)
+    };
+    (text, !explained.goes_nowhere())
+}
+
+/// The same for a unit that is no event.
+fn refused(
+    refusal: &Refusal,
+    (outcome, payload): (&UnitResult, &Bytes),
+    options: &PayloadOptions,
+    routing: Option<&Routing<'_>>,
+    for_people: bool,
+) -> (Vec<u8>, bool) {
+    if let Some(card) = AnnouncedCard::of(refusal, payload, options, routing) {
+        let text = if for_people {
+            person::announced(&card).into()
+        } else {
+            card.line()
+        };
+        return (text, !card.route.goes_nowhere());
+    }
     if let Some(carried) = ForwardedUnknown::of(refusal, options, routing) {
         let text = if for_people {
             person::carried(&carried).into()
@@ -151,13 +163,12 @@ fn explained(
         };
         return (text, !carried.route.goes_nowhere());
     }
-    let fix = remedy::of(refusal.kind);
+    let fix = Fix::of(refusal, routing);
     let text = if for_people {
         let is_http = routing.is_some_and(Routing::is_http);
-        person::refused(refusal, payload, is_http).into()
+        person::refused(refusal, payload, &fix, is_http).into()
     } else {
-        let reason = refusal.code;
-        line(outcome, &Fix { reason, fix })
+        line(outcome, &fix)
     };
     (text, false)
 }

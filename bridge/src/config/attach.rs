@@ -152,6 +152,9 @@ impl AttachConfig {
     }
 }
 
+/// Why a program that is on this machine cannot be started.
+pub(super) const NOT_EXECUTABLE: &str = "is not executable: run chmod +x on it";
+
 /// Looks for a program as the bridge starts it: in a directory if its name has a slash, else in `path`.
 ///
 /// # Errors
@@ -166,8 +169,12 @@ pub(crate) fn find_program(
         found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
     if program.contains('/') {
-        let found = is_executable(&directory.join(program));
-        return found.then_some(()).ok_or("no such program");
+        let path = directory.join(program);
+        return match is_executable(&path) {
+            true => Ok(()),
+            false if path.is_file() => Err(NOT_EXECUTABLE),
+            false => Err("no such program"),
+        };
     }
     let mut candidates = std::env::split_paths(path).map(|folder| folder.join(program));
     let found = candidates.any(|candidate| is_executable(&candidate));

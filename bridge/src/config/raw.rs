@@ -51,9 +51,14 @@ const NOT_CONFIGURATION: &[&str] = &[
 ];
 const NOT_CONFIGURATION_PREFIX: &str = "A2ABUS_TEST_";
 
-/// What the parser says of a template or pattern without quotes, such as `agents.{targetagent}` between brackets, or
-/// `*`.
-const UNQUOTED: [&str; 2] = ["parsing a flow ", "scanning an anchor or alias"];
+/// What the parser says of a template or pattern without quotes, such as `agents.{targetagent}` or `>` between brackets,
+/// `*`, or `*.>`.
+const UNQUOTED: [&str; 4] = [
+    "parsing a flow ",
+    "scanning an anchor or alias",
+    "unknown anchor",
+    "unexpected character: `>'",
+];
 
 /// Reads the file and applies the environment variables. `None` when the file is not YAML; the problem is then
 /// reported.
@@ -145,7 +150,7 @@ fn parser_message(error: &serde_saphyr::Error) -> String {
     let line = text.lines().next().unwrap_or_default();
     let what = line.rsplit_once(" at line ").map_or(line, |(what, _)| what);
     let cure = match UNQUOTED.iter().any(|fault| what.contains(fault)) {
-        true => ": close every [ and {, and put values with {, } or * in quotes",
+        true => ": close every [ and {, and put values with {, }, * or > in quotes",
         false => "",
     };
     format!("not YAML: {what}{cure}")

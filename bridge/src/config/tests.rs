@@ -73,14 +73,19 @@ fn invalid_yaml_is_reported_with_its_position() {
     check("- 1", &["f:1:1: expected a section of keys, not a list"]);
     check(
         "a: *b",
-        &["f:1:4: not YAML: alias references unknown anchor"],
+        &[
+            "f:1:4: not YAML: alias references unknown anchor: close every [ and {, and put values with {, }, * or > in quotes",
+        ],
     );
-    let cure = "put values with {, } or * in quotes";
+    let cure = "put values with {, }, * or > in quotes";
     for text in [
         "default_route: [{transport: n, topic: agents.{targetagent}}]",
         "when: {targetagent: *}",
         "when:\n  targetagent: *",
         "topics: [agents.*, *]",
+        "topics: [*.>]",
+        "topics: [agents.>, >]",
+        "when: {targetagent: *foo}",
     ] {
         let found = problems(text, &[]);
         assert!(found.len() == 1 && found[0].ends_with(cure), "{found:?}");

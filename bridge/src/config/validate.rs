@@ -357,6 +357,13 @@ impl Checker<'_> {
                 self.warning(path.key("topics"), message);
             }
         }
+        for (path, attached) in self.each_attached() {
+            // A binding for events may watch the requests of an agent.
+            let mut others = bindings.iter().filter(|(_, it)| it.role != Role::Events);
+            if let Some(message) = others.find_map(|(_, other)| self.sharing(other, attached)) {
+                self.warning(path.parent().key("to").key("topic"), message);
+            }
+        }
     }
 
     fn repeated_topics(&mut self, path: &ValuePath, binding: &BindingConfig) {
@@ -376,7 +383,10 @@ impl Checker<'_> {
             let mut topics = earlier.topics.iter();
             topics.any(|other| overlap(other.as_str(), topic.as_str()))
         };
-        if earlier.transport != later.transport || !later.topics.iter().any(reads) {
+        // Two streams of one server store different messages.
+        let streams = earlier.stream.as_ref().zip(later.stream.as_ref());
+        let is_apart = streams.is_some_and(|(one, other)| one != other);
+        if earlier.transport != later.transport || is_apart || !later.topics.iter().any(reads) {
             return None;
         }
         let name = &earlier.name;
@@ -394,13 +404,19 @@ impl Checker<'_> {
                 "shares a topic with the binding {name}, which has another role: each message is processed by both, and one that does not fit a role becomes a dead letter; use one topic per role"
             ));
         }
-        let is_routed_twice =
-            later.role == Role::Events && !graph::are_routed_apart(self, earlier, later);
-        is_routed_twice.then(|| {
-            format!(
-                "shares a topic with the binding {name}, and both get every message: each is routed twice; use one binding, or a route with when: {{binding: {name}}}"
-            )
-        })
+        let (fate, cure) = match later.role {
+            Role::Events if graph::are_routed_apart(self, earlier, later) => return None,
+            Role::Events => (
+                "routed",
+                format!("use one binding, or a route with when: {{binding: {name}}}"),
+            ),
+            Role::Responses | Role::Workflows => ("processed", "use one binding".to_owned()),
+            // The registry may read a card twice; `attached` refuses two agents on one topic.
+            Role::Discovery | Role::Agent => return None,
+        };
+        Some(format!(
+            "shares a topic with the binding {name}, and both get every message: each is {fate} twice; {cure}"
+        ))
     }
 
     fn destinations(&mut self) {

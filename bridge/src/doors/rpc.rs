@@ -391,7 +391,10 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     let wants_parts = common.accepts.is_events_only() && common.key.is_none();
     let options = CallOptions {
         data,
-        accepts_parts: wants_parts,
+        accepts_parts: match common.accepts {
+            Accepts::Json => Some(false),
+            Accepts::Events | Accepts::Both => wants_parts.then_some(true),
+        },
         ..CallOptions::default()
     };
     // Boxed, so that it uses no memory while the answer is awaited.
@@ -428,7 +431,7 @@ async fn answer(common: &Common, item: Box<RequestItem>) -> Response {
     {
         return reply.refusal(common, status, error);
     }
-    let part = reply.part(last);
+    let part = reply.part(last, common.kept_calls());
     reply.whole(common, part)
 }
 
@@ -437,6 +440,7 @@ fn stream_of<S>(common: &Common, parts: S, mut reply: Reply) -> Response
 where
     S: Stream<Item = Result<Part, CallError>> + Send + 'static,
 {
-    let texts = parts.map(move |part| reply.part(part).body);
+    let kept = common.kept_calls().cloned();
+    let texts = parts.map(move |part| reply.part(part, kept.as_ref()).body);
     sse::texts_response(texts, common.budget.clone())
 }

@@ -291,7 +291,12 @@ impl Announcements {
             .filter(|name| !before.agents.contains_key(*name))
         {
             if let Some(suppressed) = self.log.changed.allow() {
-                tracing::info!(agent = %name, suppressed, "an agent has announced itself");
+                let what = if after.is_announced(name) {
+                    "an agent has announced itself"
+                } else {
+                    "an agent was added to the configuration"
+                };
+                tracing::info!(agent = %name, suppressed, "{what}");
             }
         }
         for name in before
@@ -299,6 +304,12 @@ impl Announcements {
             .keys()
             .filter(|name| !after.agents.contains_key(*name))
         {
+            if !before.is_announced(name) {
+                if let Some(suppressed) = self.log.changed.allow() {
+                    tracing::info!(agent = %name, suppressed, "an agent was removed from the configuration");
+                }
+                continue;
+            }
             let has_expired = self.view.read(|agents| agents.get(name).is_some());
             if has_expired {
                 self.metrics.registry(RegistryEvent::Expired);

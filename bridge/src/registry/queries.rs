@@ -194,7 +194,7 @@ async fn answer(
         target: Some(agent.clone()),
         timeout: Some(AGENT_TIMEOUT),
         bounds_first_part: false,
-        accepts_parts: false,
+        accepts_parts: None,
         caller,
         key: None,
         headers: Vec::new(),

@@ -788,7 +788,7 @@ fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
             id: opened.id.clone(),
             progress: opened.progress.clone(),
             accepts_parts: opened.streamed,
-            questions: Questions::None,
+            questions: Questions::Refused,
         },
         streamed: opened.streamed,
         agent: opened.agent.clone(),

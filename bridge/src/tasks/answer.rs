@@ -1,5 +1,6 @@
 //! What the parts of an agent's answer mean for a task.
 
+use a2abus_models::e2a::{DELTA_TEXT, EVENT_CHAT_FINAL, KIND_CHUNK};
 use a2abus_plugin::Text;
 use serde::Deserialize;
 use serde_json::json;
@@ -9,7 +10,7 @@ use super::fold::{Event, MAX_MESSAGES, Task};
 use super::model::{Artifact, Content, Message, Part, Raw, State, Status};
 use super::read::{self, AnswerPart, ReportedTask};
 use crate::calls;
-use crate::object::present;
+use crate::object::{self, Object, present};
 
 /// A part of an agent's answer, as JSON-RPC.
 #[derive(Debug)]
@@ -33,7 +34,8 @@ const MAX_ERROR: usize = 64 << 10;
 pub(super) const RESULT: Text = Text::from_static("result");
 
 /// The events in a part of an answer that is not A2A. Each part is added to one artifact. `is_new` tells whether the
-/// agent has reported nothing yet, `append` whether the task has the artifact.
+/// agent has reported nothing yet, `append` whether the task has the artifact. A last part that is `{}` only ends the
+/// parts before it.
 pub(super) fn plain_events(
     json: Raw,
     last: bool,
@@ -41,30 +43,62 @@ pub(super) fn plain_events(
 ) -> Vec<(u32, Event)> {
     let begins = is_new && !last;
     let working = begins.then(|| (1, Event::Status(Status::now(State::Working, None))));
-    let artifact = Artifact {
-        id: RESULT,
-        name: None,
-        description: None,
-        parts: vec![plain_part(json)],
-        metadata: None,
-        extensions: Vec::new(),
-    };
-    let event = Event::Artifact {
-        artifact,
-        append,
-        last,
-        metadata: None,
-    };
+    let adds = !(last && append && is_empty_object(&json));
+    let added = adds.then(|| {
+        let artifact = Artifact {
+            id: RESULT,
+            name: None,
+            description: None,
+            parts: vec![plain_part(json)],
+            metadata: None,
+            extensions: Vec::new(),
+        };
+        let event = Event::Artifact {
+            artifact,
+            append,
+            last,
+            metadata: None,
+        };
+        (2, event)
+    });
     let end = last.then(|| (3, Event::Status(Status::now(State::Completed, None))));
-    working.into_iter().chain([(2, event)]).chain(end).collect()
+    working.into_iter().chain(added).chain(end).collect()
 }
 
-/// A result that is not A2A, as a data part.
+fn is_empty_object(json: &RawValue) -> bool {
+    let inside = json.get().strip_prefix('{');
+    let inside = inside.and_then(|rest| rest.strip_suffix('}'));
+    inside.is_some_and(|members| members.trim_ascii().is_empty())
+}
+
+/// A result that is not A2A: a text, also one in a part of an E2A answer, as a text part, anything else as a data part.
 pub(crate) fn plain_part(json: Raw) -> Part {
-    match serde_json::from_str(json.get()) {
-        Ok(text) => Part::of(Content::Text(text)),
-        Err(_) => Part::of(Content::Data(json)),
+    let text = serde_json::from_str(json.get()).ok();
+    match text.or_else(|| text_of_chunk(&json)) {
+        Some(text) => Part::of(Content::Text(text)),
+        None => Part::of(Content::Data(json)),
     }
+}
+
+/// The text for the user in a part of an E2A answer. A part that repeats the whole answer has none, so that no client
+/// shows the text twice. Source: docs/protocols/e2a.md §10.4.
+fn text_of_chunk(json: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Chunk {
+        response_kind: Text,
+        body: Object<Delta>,
+    }
+    #[derive(Deserialize)]
+    struct Delta {
+        delta_kind: Text,
+        delta: String,
+        event_type: Option<Text>,
+    }
+    let chunk: Chunk = object::from_slice(json.get().as_bytes()).ok()?;
+    let Object(body) = chunk.body;
+    let repeats = body.event_type.as_deref() == Some(EVENT_CHAT_FINAL);
+    let is_text = chunk.response_kind == KIND_CHUNK && body.delta_kind == DELTA_TEXT && !repeats;
+    is_text.then_some(body.delta)
 }
 
 /// The differences between a task as its agent reports it and the stored task, each with its number in the report.

@@ -12,7 +12,7 @@ use super::model::{Message, State, Status, TASK_NOT_FOUND};
 use super::read::AnswerPart;
 use crate::calls::callid::{CallId, Replica};
 use crate::calls::failure::Failure;
-use crate::calls::{self, Answer, CallError};
+use crate::calls::{self, Answer, CallError, NoAnswer, RequestState};
 use crate::shares::Share;
 use crate::state::{Lagged, StateError, TASKS};
 
@@ -193,11 +193,7 @@ impl Tasks {
         match part {
             None => Ok(Taken::End),
             Some(Err(error)) => {
-                let mut why = match &error {
-                    // `calls.timeout` may be the limit, which a client cannot raise.
-                    CallError::Timeout(silent) => failure_message(&silent.to_string()),
-                    error => failure_message(Failure::call(error).message()),
-                };
+                let mut why = failure_message(&self.why_unanswered(&message.id, &error));
                 // Another replica that has followed the call may record the same.
                 why.id = from.call.clone();
                 let from = from.ending();
@@ -348,6 +344,27 @@ impl Tasks {
     fn works_elsewhere(&self, task: &Task, call: &Text) -> bool {
         let mut others = task.unended_calls();
         self.is_shared && others.any(|other| replica_of(other) != replica_of(call))
+    }
+
+    /// Why a message of this task was not answered, for its clients.
+    fn why_unanswered(&self, id: &str, error: &CallError) -> String {
+        let CallError::Timeout(silent) = error else {
+            return Failure::call(error).message().to_owned();
+        };
+        let mut silent = NoAnswer::clone(silent);
+        if silent.agent.is_empty() {
+            // A replica that continues the call of another one has no request that names the agent.
+            let agent_of = |task: &Task| task.agent.clone();
+            let agent = self.view.read(|tasks| tasks.get(id).map(agent_of));
+            silent.agent = agent.unwrap_or_default();
+        }
+        match silent.request {
+            RequestState::Unended { .. } => {
+                format!("{silent}; raise X-A2A-Timeout or calls.stream_timeout to wait longer")
+            }
+            // `calls.timeout` may be the limit, which a client cannot raise.
+            _ => silent.to_string(),
+        }
     }
 
     /// Whether a task has ended or waits for its client, or is not stored.

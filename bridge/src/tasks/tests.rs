@@ -228,3 +228,37 @@ async fn a_full_memory_has_room_for_some_messages_of_existing_tasks() {
     assert!(!tasks.is_too_large("2", 1_000));
     assert!(tasks.is_too_large("2", 50_000));
 }
+
+#[test]
+fn the_text_of_an_e2a_record_is_a_text_part() {
+    let chunk = |body: &str| format!(r#"{{"response_kind":"e2a.chunk","body":{body}}}"#);
+    for (json, expected) in [
+        (r#""sunny""#.to_owned(), Some("sunny")),
+        (
+            chunk(r#"{"delta_kind":"text","delta":"su","event_type":"chat.delta","role":"a"}"#),
+            Some("su"),
+        ),
+        (
+            chunk(r#"{"delta_kind":"text","delta":"su","event_type":null}"#),
+            Some("su"),
+        ),
+        (
+            chunk(r#"{"delta_kind":"text","delta":"sunny","event_type":"chat.final"}"#),
+            None,
+        ),
+        (chunk(r#"{"delta_kind":"reasoning","delta":"hm"}"#), None),
+        (chunk(r#"{"delta_kind":"text","delta":{"n":1}}"#), None),
+        (
+            r#"{"response_kind":"ext","body":{"delta_kind":"text","delta":"su"}}"#.to_owned(),
+            None,
+        ),
+        ("{}".to_owned(), None),
+    ] {
+        let part = plain_part(serde_json::from_str(&json).unwrap());
+        let text = match &part.content {
+            self::model::Content::Text(text) => Some(text.as_str()),
+            _ => None,
+        };
+        assert_eq!(text, expected, "{json}");
+    }
+}

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use a2abus_transports::TransportError;
 use a2abus_transports::nats::{
-    JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage, covers,
+    JetStreamConfig, Nats, NatsConfig, StreamConfig, StreamStorage, covers, stored_subjects,
 };
+use a2abus_transports::{TransportError, TransportErrorKind};
 use serde_json::{Map, Value, json};
 
 use super::requirement::{
@@ -91,12 +91,14 @@ fn read_stream(
     );
     match known {
         Some(requirement) => {
-            requirement.cover(topics);
+            requirement.read(topics);
             requirement.owners.insert(owner.to_owned());
         }
         None => {
-            let (name, topics) = (stream.to_string(), topics.to_vec());
-            streams.push(Requirement::stream(name, None, owner, topics, replicas));
+            let (name, whole) = (stream.to_string(), Vec::new());
+            let mut requirement = Requirement::stream(name, None, owner, whole, replicas);
+            requirement.read(topics);
+            streams.push(requirement);
         }
     }
 }
@@ -170,7 +172,10 @@ fn listed(stream: &StreamConfig, if_missing: IfMissing) -> Requirement {
     let subjects = Setting {
         name: "subjects",
         create: Some(json!(stream.subjects)),
-        must: Constraint::Cover(stream.subjects.clone()),
+        must: Constraint::Store {
+            whole: stream.subjects.clone(),
+            part: Vec::new(),
+        },
     };
     Requirement {
         resource: Resource::Stream {
@@ -228,6 +233,29 @@ pub(super) async fn stream_settings(
     }
 }
 
+/// Refuses a missing stream that the server would not create, because another one stores some of its subjects.
+pub(super) async fn must_be_free(
+    nats: &Nats,
+    requirement: &Requirement,
+) -> Result<(), TransportError> {
+    let creation = requirement.creation();
+    for subject in stored_subjects(&creation).unwrap_or_default() {
+        let other = match nats.stream_of(subject).await {
+            Ok(Some(other)) => other,
+            Ok(None) => continue,
+            // Whoever creates the stream learns it from the server.
+            Err(error) if error.kind() == TransportErrorKind::Unauthorised => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let what = format!(
+            "the stream cannot be created: the stream {other} stores some of {subject}: use that stream, or change \
+             the subjects of one of the two"
+        );
+        return Err(TransportError::new(TransportErrorKind::BadConfig, what));
+    }
+    Ok(())
+}
+
 /// The settings of an existing consumer; `None` when it does not exist.
 pub(super) async fn consumer_settings(
     nats: &Nats,
@@ -257,7 +285,10 @@ impl Requirement {
         let stored = Setting {
             name: "subjects",
             create: Some(json!(broadest(&subjects))),
-            must: Constraint::Cover(subjects),
+            must: Constraint::Store {
+                whole: subjects,
+                part: Vec::new(),
+            },
         };
         Self {
             resource: Resource::Stream { name, subject },
@@ -271,27 +302,27 @@ impl Requirement {
         }
     }
 
-    /// Adds subjects that the stream must store. A stream that the configuration lists is created with the subjects
-    /// listed there.
-    fn cover(&mut self, more: &[String]) {
+    /// Adds subjects that are read from the stream: it need not store all of what a wildcard matches. A stream that the
+    /// configuration lists is created with the subjects listed there.
+    fn read(&mut self, more: &[String]) {
         let is_listed = self.owners.contains(LISTED);
         for setting in &mut self.settings {
-            if let Constraint::Cover(subjects) = &mut setting.must {
-                let more = more.iter().filter(|subject| !subjects.contains(subject));
-                let more: Vec<String> = more.cloned().collect();
-                subjects.extend(more);
+            if let Constraint::Store { whole, part } = &mut setting.must {
+                let mut more = more.to_vec();
+                more.retain(|subject| !whole.contains(subject) && !part.contains(subject));
+                part.extend(more);
                 if !is_listed {
-                    setting.create = Some(json!(broadest(subjects)));
+                    setting.create = Some(json!(broadest(part)));
                 }
             }
         }
     }
 
-    /// Whether the stream will store the subject.
+    /// Whether the stream stores the subject once it is created.
     fn stores(&self, subject: &str) -> bool {
-        self.settings.iter().any(|setting| {
-            matches!(&setting.must, Constraint::Cover(subjects) if subjects.iter().any(|filter| covers(filter, subject)))
-        })
+        let creation = self.creation();
+        let stored = stored_subjects(&creation).unwrap_or_default();
+        stored.iter().any(|filter| covers(filter, subject))
     }
 }
 
@@ -301,8 +332,8 @@ mod tests {
     use crate::access;
     use crate::config::TransportConfig;
 
-    /// The needed streams with their subjects and owners, for bindings and routes on the transport `n`.
-    fn needed(listed: &str, more: &str) -> Vec<(String, Value, String)> {
+    /// What bindings and routes on the transport `n` need.
+    fn required(listed: &str, more: &str) -> Vec<Requirement> {
         let text = format!(
             "transports: {{n: {{type: nats, servers: ['nats://a'], jetstream: {{streams: [{listed}]}}}}}}\n{more}"
         );
@@ -312,7 +343,11 @@ mod tests {
             panic!("{transport:?}");
         };
         let uses = access::uses(&config, name);
-        let all = streams(&config, name, nats, &uses, Defaults::default());
+        streams(&config, name, nats, &uses, Defaults::default())
+    }
+
+    /// The needed streams with their subjects and owners.
+    fn needed(listed: &str, more: &str) -> Vec<(String, Value, String)> {
         let stream = |requirement: Requirement| {
             let Resource::Stream { name, .. } = &requirement.resource else {
                 return None;
@@ -321,7 +356,8 @@ mod tests {
             let subjects = requirement.creation().remove("subjects").unwrap();
             Some((name.clone(), subjects, owners.join(", ")))
         };
-        all.into_iter().filter_map(stream).collect()
+        let all = required(listed, more).into_iter();
+        all.filter_map(stream).collect()
     }
 
     fn stream(name: &str, subjects: &[&str], owners: &str) -> (String, Value, String) {
@@ -358,6 +394,37 @@ default_route: [{transport: n, topic: out}]
             needed(&both, bindings),
             [listed, stream("S", &["a.in"], owners)]
         );
+    }
+
+    #[test]
+    fn a_stream_need_not_store_all_that_a_wildcard_of_a_binding_matches() {
+        const BINDING: &str = "
+bindings: [{name: a, transport: n, topics: ['ev.*', x], stream: S, durable: d}]
+default_route: [{transport: n, topic: out}]
+";
+        const LISTED: &str = "{name: S, subjects: [ev.a, ev.b, x]}";
+        for (listed, subjects, expected) in [
+            (LISTED, json!(["ev.a", "ev.b", "x"]), vec![]),
+            (
+                LISTED,
+                json!(["ev.a", "x"]),
+                vec!["subjects is ev.a,x, lacks ev.b"],
+            ),
+            ("", json!(["ev.a", "x"]), vec![]),
+            (
+                "",
+                json!(["ev.a.b", "x"]),
+                vec!["subjects is ev.a.b,x, lacks ev.*"],
+            ),
+        ] {
+            let all = required(listed, BINDING);
+            let stream = all
+                .iter()
+                .find(|it| matches!(&it.resource, Resource::Stream { name, .. } if name == "S"));
+            let mut found = stream.unwrap().creation();
+            found.insert("subjects".to_owned(), subjects);
+            assert_eq!(stream.unwrap().differences(&found), expected);
+        }
     }
 
     #[test]

@@ -16,15 +16,22 @@ pub(crate) enum ResourceState {
 /// Looks for a resource, and compares its settings with those needed.
 ///
 /// # Errors
-/// `Unauthorised` when this user may not see it or its settings; or why the bus did not answer.
+/// `Unauthorised` when this user may not see it or its settings; `BadConfig` when it is a missing stream that could not
+/// be created, because another one stores its subjects; or why the bus did not answer.
 pub(crate) async fn find(
     connected: &AnyTransport,
     requirement: &Requirement,
 ) -> Result<ResourceState, TransportError> {
-    let found = settings(connected, requirement).await?;
-    Ok(found.map_or(ResourceState::Missing, |found| {
-        ResourceState::Exists(requirement.differences(&found))
-    }))
+    if let Some(found) = settings(connected, requirement).await? {
+        return Ok(ResourceState::Exists(requirement.differences(&found)));
+    }
+    #[cfg(feature = "nats")]
+    if let (AnyTransport::Nats(nats), Resource::Stream { subject: None, .. }) =
+        (connected, &requirement.resource)
+    {
+        super::nats::must_be_free(nats, requirement).await?;
+    }
+    Ok(ResourceState::Missing)
 }
 
 /// The settings of an existing resource by name; `None` when it does not exist.

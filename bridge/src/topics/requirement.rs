@@ -71,9 +71,12 @@ pub(super) enum Constraint {
     /// At least two if there are three replicas or more.
     #[cfg(feature = "kafka")]
     InSync,
-    /// The stream stores all these subjects.
+    /// The stream stores all of the subjects in `whole`, and something of each in `part`.
     #[cfg(feature = "nats")]
-    Cover(Vec<String>),
+    Store {
+        whole: Vec<String>,
+        part: Vec<String>,
+    },
 }
 
 /// Counts that the configuration does not contain. Resources are created with them, and existing ones must have at
@@ -123,13 +126,6 @@ impl Requirement {
         };
         let left_out = self.settings.iter().filter(is_left_out);
         (self.if_missing != IfMissing::Waits).then(|| left_out.filter_map(display).collect())
-    }
-
-    /// Whether a newly created resource has the settings that it needs. Otherwise the configuration contradicts itself:
-    /// a binding reads subjects that the listed stream does not have.
-    #[cfg(feature = "nats")]
-    pub(crate) fn is_consistent(&self) -> bool {
-        self.differences(&self.creation()).is_empty()
     }
 
     /// The wrong settings of an existing resource, as text.
@@ -232,7 +228,7 @@ impl Setting {
                 format!("must be at least 2 of {copies} replicas")
             }
             #[cfg(feature = "nats")]
-            Constraint::Cover(subjects) => match lacking(found, subjects) {
+            Constraint::Store { whole, part } => match lacking(found, whole, part) {
                 missing if missing.is_empty() => return None,
                 missing => format!("lacks {}", missing.join(", ")),
             },

@@ -1,17 +1,24 @@
 //! Which subjects of a list does a JetStream stream store?
 
 use a2abus_transports::nats::{covers, stored_subjects};
+use a2abus_transports::overlap;
 use serde_json::{Map, Value};
 
-/// The subjects that a stream with this configuration does not store, or stores only in part.
-pub(super) fn lacking<'a>(stream: &Map<String, Value>, subjects: &'a [String]) -> Vec<&'a str> {
+/// The subjects in `whole` that a stream with this configuration does not store, or stores only in part, and those in
+/// `part` of which it stores nothing.
+pub(super) fn lacking<'a>(
+    stream: &Map<String, Value>,
+    whole: &'a [String],
+    part: &'a [String],
+) -> Vec<&'a str> {
     let Some(stored) = stored_subjects(stream) else {
         return Vec::new();
     };
-    let subjects = subjects.iter().map(String::as_str);
-    subjects
-        .filter(|subject| !stored.iter().any(|filter| covers(filter, subject)))
-        .collect()
+    let whole = whole.iter().map(String::as_str);
+    let whole = whole.filter(|subject| !stored.iter().any(|filter| covers(filter, subject)));
+    let part = part.iter().map(String::as_str);
+    let part = part.filter(|subject| !stored.iter().any(|filter| overlap(filter, subject)));
+    whole.chain(part).collect()
 }
 
 /// The subjects that no other subject in the list covers, in their order. A server refuses overlapping subjects, both

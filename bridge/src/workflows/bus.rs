@@ -31,7 +31,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use a2abus_executor::{Agent, Json, StoreError};
-use a2abus_plugin::{Event, EventId, Hint, Ids, Limits, MapContext, Mapped, Text, extension};
+use a2abus_plugin::{
+    DecodeErrorKind, Event, EventId, Hint, Ids, Limits, MapContext, Mapped, Text, extension,
+};
 use a2abus_transports::{Consumer, Delivery, Message, Origin};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -341,7 +343,7 @@ impl WorkflowBinding {
                 self.begin(ask_result, body, Arc::clone(&held), assemblies, work, stop);
             }
             Read::Refused(refusal) => {
-                let client = self.waiting_for(&refusal, whole, of_unit, &context());
+                let client = self.waiting_for(&refusal, &held, whole, of_unit, &context());
                 let body = refusal.unit().map(|refused| refused.bytes.clone());
                 let held = Arc::clone(&held);
                 work.push(self.reject(held, body, refusal.reason(), client).boxed());
@@ -358,6 +360,7 @@ impl WorkflowBinding {
     fn waiting_for(
         &self,
         refusal: &Refusal,
+        held: &Held,
         whole: Envelope<'_>,
         of_unit: Envelope<'_>,
         context: &MapContext<'_>,
@@ -370,6 +373,16 @@ impl WorkflowBinding {
         if let Refusal::Unreadable(_, sender) = refusal {
             sender.describe(&mut event);
         }
+        let is_plain = match refusal {
+            Refusal::Unreadable(..) => false,
+            Refusal::Undecoded(refused) => refused.error.kind() != DecodeErrorKind::BadCloudEvent,
+            Refusal::Repeats(_) => true,
+        };
+        let place = is_plain.then(|| position_of(held, index));
+        let envelope = Envelope {
+            place: place.as_ref(),
+            ..envelope
+        };
         WorkflowClient::waiting(&event, envelope)
     }
 

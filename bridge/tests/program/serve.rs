@@ -630,6 +630,18 @@ fn the_access_log_names_the_method_wherever_it_is_known() {
 }
 
 #[test]
+fn the_access_log_names_a_method_that_a2a_does_not_have() {
+    let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
+    let served = Served::start(&format!("{CONFIG}{agents}\n"));
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "foo/bar" }).to_string();
+    let answer = post(&served.door, "/a2a/agents/weather", "", &body);
+    let line = served.next_access();
+    assert_eq!(line["outcome"], "method_not_found", "{line} {answer}");
+    assert_eq!(line["method"], "foo/bar", "{line} {answer}");
+    assert_eq!(line["agent"], "weather", "{line} {answer}");
+}
+
+#[test]
 fn a_task_of_eventmesh_that_is_refused_leaves_a_line_in_the_access_log() {
     let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
     let served = Served::start(&format!("{CONFIG}{agents}\n"));

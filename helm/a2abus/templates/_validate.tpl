@@ -189,6 +189,7 @@ chart needs: it reads them only from the configuration. The bridge also accepts 
 {{- range $key, $directory := $directories }}
 {{- if and ($.root.Values.securityContext | default dict).readOnlyRootFilesystem (not (include "a2abus.isMounted" (dict "root" $.root "path" $directory))) }}
 {{- $cure := eq "workload" $.root.Values.mode | ternary "set `persistence.enabled` and use a directory below /var/lib/a2abus, or mount a volume with `extraVolumes` and `extraVolumeMounts`" "mount a volume with `extraVolumes` and `extraVolumeMounts`" }}
+{{- if and (eq $key "state.directory") (eq "workload" $.root.Values.mode) }}{{ $cure = "its files need `persistence.enabled`" }}{{ end }}
 {{- fail (printf "`%s` is %s, but the file system is read-only there: %s" $key $directory $cure) }}
 {{- end }}
 {{- end }}

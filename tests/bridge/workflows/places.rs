@@ -190,6 +190,27 @@ async fn progress_goes_to_the_address_in_the_request() {
     world.end().await;
 }
 
+/// The same headers that name the address for the result.
+#[tokio::test]
+async fn the_reason_goes_to_the_address_in_the_headers_of_lines_that_cannot_be_read() {
+    let mut world = World::with("run_as: reporter, reply_topics: [desk]", "").await;
+    let mut desk = reads(&world.memory, "desk").await;
+    for prefix in ["", "ce_", "ce-"] {
+        for (body, reason) in [("hello", "not_json"), (r#"{"a":1}"#, "unknown")] {
+            let mut message = Message::plain(body);
+            message.headers.push(format!("{prefix}replyto"), "desk");
+            world.publish(message).await;
+            let reply = ReplyEvent::of(&next(&mut desk).await);
+            assert!(reply.is_answer(), "{prefix}: {reply:?}");
+            let data = reply.data.to_string();
+            assert!(data.contains(reason), "{prefix}: {data}");
+            let dead_letter = world.dead_letter().await;
+            assert_eq!(dead_letter.headers.get("bus-dlq-reason").unwrap(), reason);
+        }
+    }
+    world.end().await;
+}
+
 #[tokio::test]
 async fn progress_has_a_topic_of_the_binding() {
     let world = World::with("run_as: reporter, progress: news", "").await;

@@ -155,14 +155,11 @@ async fn an_answer_in_parts_has_the_time_of_a_stream() {
     assert!(answer.next_deadline() < answer.last_deadline);
 }
 
-/// The caller gets only one answer, but its agent is at work.
-#[tokio::test(start_paused = true)]
-async fn collected_parts_extend_the_time_and_are_counted() {
-    let calls = calls();
-    let (mut answer, bus) = unconfirmed(&calls);
+/// Enters the call of an answer in the table.
+fn register(calls: &Calls, answer: &Answer, parts: mpsc::Sender<Box<CallerMessage>>) {
     let budget = calls.budget().for_client(None);
     let entry = Entry {
-        parts: bus,
+        parts,
         request: Arc::new(CallRequest {
             form: Form::Untouched,
             streamed: false,
@@ -180,6 +177,29 @@ async fn collected_parts_extend_the_time_and_are_counted() {
         budget,
     };
     assert!(calls.pending().register(answer.call_id(), entry));
+}
+
+/// The process was stopped, and the part lies in a socket.
+#[tokio::test]
+async fn a_deadline_that_is_noticed_too_late_leaves_time_for_a_part() {
+    let calls = calls();
+    let (mut answer, bus) = unconfirmed(&calls);
+    register(&calls, &answer, bus.clone());
+    answer.deadline = Instant::now().checked_sub(2 * STALLED).unwrap();
+    let early = tokio::time::timeout(Duration::ZERO, answer.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    send(&bus, Ok(Part::new("part".into(), false))).await;
+    let part = answer.next().await.unwrap().unwrap();
+    assert_eq!(part.body, "part");
+    assert!(answer.next_deadline() > Instant::now());
+}
+
+/// The caller gets only one answer, but its agent is at work.
+#[tokio::test(start_paused = true)]
+async fn collected_parts_extend_the_time_and_are_counted() {
+    let calls = calls();
+    let (mut answer, bus) = unconfirmed(&calls);
+    register(&calls, &answer, bus);
     answer.deadline = Instant::now();
     let nothing = calls.pending().hand_over(answer.call_id(), |_, progress| {
         progress.collected = Some((3, Instant::now()));

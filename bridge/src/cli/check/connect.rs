@@ -91,10 +91,7 @@ fn is_updated(config: &TransportConfig, requirement: &Requirement, differences: 
             let mut listed = nats.jetstream.streams.iter();
             // The storage of a stream cannot be changed.
             let can_change = !differences.iter().any(|it| it.starts_with("storage "));
-            can_change
-                && requirement.is_consistent()
-                && nats.jetstream.manage
-                && listed.any(|stream| stream.name == *name)
+            can_change && nats.jetstream.manage && listed.any(|stream| stream.name == *name)
         }
         _ => false,
     }

@@ -62,13 +62,18 @@ impl Selection {
             && self.until.is_none()
     }
 
+    /// Whether the letter is of a binding that the command is about.
+    pub(super) fn is_of_binding(&self, letter: &Letter) -> bool {
+        let binding = letter.binding();
+        self.bindings.is_empty() || self.bindings.iter().any(|it| binding == Some(it))
+    }
+
     pub(super) fn takes(&self, letter: &Letter) -> bool {
         let is = |wanted: &Option<String>, value: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| value == Some(wanted))
         };
-        let binding = letter.binding();
         (self.positions.is_empty() || self.positions.contains(&letter.position))
-            && (self.bindings.is_empty() || self.bindings.iter().any(|it| binding == Some(it)))
+            && self.is_of_binding(letter)
             && is(&self.reason, letter.reason())
             && is(&self.stage, letter.stage())
             && is(&self.topic, letter.topic())

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 
+use super::announcement::AnnouncedCard;
 use super::output::ExplainOutput;
-use super::remedy;
-use super::routing::{DestinationOutput, RouteOutput};
+use super::remedy::Fix;
+use super::routing::{DestinationOutput, EXPIRED, RouteOutput};
 use super::unknown::ForwardedUnknown;
 use crate::cli::payload::{Refusal, display_value};
 use crate::config::OnUnknown;
@@ -78,13 +79,22 @@ pub(super) fn carried(carried: &ForwardedUnknown<'_>) -> String {
     report
 }
 
+/// The card of an agent that announces itself.
+pub(super) fn announced(card: &AnnouncedCard) -> String {
+    let mut report = String::new();
+    let unit = format!("unit {}", card.index);
+    section(&mut report, &unit, "the card of an agent");
+    routed(&mut report, &card.route);
+    report
+}
+
 /// A unit that was refused; `is_http`: by the HTTP listener.
-pub(super) fn refused(refusal: &Refusal, payload: &Bytes, is_http: bool) -> String {
+pub(super) fn refused(refusal: &Refusal, payload: &Bytes, fix: &Fix, is_http: bool) -> String {
     let mut report = String::new();
     section(
         &mut report,
         &format!("unit {}", refusal.index),
-        &format!("refused: {}", refusal.code),
+        &format!("refused: {}", fix.reason),
     );
     section(&mut report, "why", &refusal.message);
     let place = match refusal.pointer.as_str() {
@@ -97,11 +107,11 @@ pub(super) fn refused(refusal: &Refusal, payload: &Bytes, is_http: bool) -> Stri
         &format!("{place}: {}", around(payload, refusal.offset)),
     );
     let goes = match is_http {
-        true => error(refusal.code),
+        true => error(fix.reason),
         false => "to the dead letters of its binding".to_owned(),
     };
     section(&mut report, "goes", &goes);
-    section(&mut report, "fix", remedy::of(refusal.kind));
+    section(&mut report, "fix", fix.fix);
     report
 }
 
@@ -190,6 +200,10 @@ fn routed(report: &mut String, route: &RouteOutput) {
     if let Some(reason) = &route.reason {
         let goes = match (route.is_http, route.is_answered) {
             (true, _) => error(reason),
+            (false, _) if *reason == EXPIRED => {
+                "nowhere: it is dropped, and its requester, if it has one, gets the error timeout"
+                    .to_owned()
+            }
             (false, true) => {
                 format!("nowhere: its requester, if it has one, gets the error {reason}")
             }
@@ -302,7 +316,10 @@ routes:
                 let explained = ExplainOutput::of(&unit, Changes::default(), None, Some(&routing));
                 mapped(&unit, &explained)
             }
-            Err(refusal) => refused(&refusal.into(), &payload, false),
+            Err(refusal) => {
+                let refusal: Refusal = refusal.into();
+                refused(&refusal, &payload, &Fix::of(&refusal, None), false)
+            }
         }
     }
 

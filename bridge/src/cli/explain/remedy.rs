@@ -1,9 +1,49 @@
 //! How to fix a refused payload.
 
 use a2abus_plugin::DecodeErrorKind;
+use serde::Serialize;
+
+use super::routing::{NAME_THE_CALL, Routing, UNCORRELATED};
+use crate::cli::payload::Refusal;
+use crate::config::Role;
+
+/// The members of a refused unit that `map` does not print.
+#[derive(Debug, Serialize)]
+pub(super) struct Fix {
+    /// The reason of the dead letter or, over HTTP, of the error.
+    pub(super) reason: &'static str,
+    pub(super) fix: &'static str,
+}
+
+// === impl Fix ===
+
+impl Fix {
+    /// `routing` is that of the entry point that refuses the unit. A binding for answers has reasons of its own.
+    pub(super) fn of(refusal: &Refusal, routing: Option<&Routing<'_>>) -> Self {
+        let binding = routing.and_then(Routing::binding);
+        let is_for_answers = binding.is_some_and(|binding| binding.role == Role::Responses);
+        // The attributes of an event in the headers have reasons that are not those of detection.
+        if !is_for_answers || refusal.code != refusal.kind.as_str() {
+            return Self {
+                reason: refusal.code,
+                fix: of(refusal.kind),
+            };
+        }
+        match refusal.kind {
+            DecodeErrorKind::Unknown | DecodeErrorKind::NotAnObject => Self {
+                reason: UNCORRELATED,
+                fix: NAME_THE_CALL,
+            },
+            kind => Self {
+                reason: "unreadable",
+                fix: of(kind),
+            },
+        }
+    }
+}
 
 /// The fix, in one sentence.
-pub(super) fn of(kind: DecodeErrorKind) -> &'static str {
+fn of(kind: DecodeErrorKind) -> &'static str {
     use DecodeErrorKind as K;
     match kind {
         K::Empty => "send a payload; an empty record is often a tombstone of a compacted topic",

@@ -13,6 +13,7 @@ use crate::bus::BusId;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
 use crate::calls::resolve::{ReadAt, Reader, answered_call};
 use crate::cli::payload::{EntryPoint, PayloadOptions};
+use crate::clock;
 use crate::config::{BindingConfig, Config, Mode, Name, Role, TransportConfig};
 use crate::doors::kind_of_sent;
 use crate::metrics::Metrics;
@@ -40,7 +41,8 @@ pub(super) struct RouteOutput {
     pub(super) binding: String,
     /// The route that matches.
     pub(super) chosen: Option<Name>,
-    /// The reason of the dead letter, if it becomes one; over HTTP, of the error that the caller gets instead.
+    /// The reason of the dead letter, if it becomes one, or of the log line if it is dropped; over HTTP, of the error
+    /// that the caller gets instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<Cow<'static, str>>,
     /// Whether the requester gets an error with this reason instead of a dead letter.
@@ -98,6 +100,13 @@ const DISCOVERY: &str = "this binding is for agents that announce themselves: th
 const ANNOUNCED: &str = "agents that announce themselves are known only to the running bridge, where they have routes of their own";
 /// The reason of the dead letter of other events on a binding for answers.
 const NOT_AN_ANSWER: &str = "not_an_answer";
+/// The reason of the dead letter of a message there that names no call.
+pub(super) const UNCORRELATED: &str = "uncorrelated";
+/// The cure for one.
+pub(super) const NAME_THE_CALL: &str =
+    "repeat the callid attribute, or the id of the request, in the answer";
+/// The reason in the log for a message whose `expirytime` has passed.
+pub(super) const EXPIRED: &str = "expired";
 /// The reason of the dead letter of a request for an agent that nobody knows.
 const AGENT_NOT_FOUND: &str = "agent_not_found";
 /// The reason of the error for an answer that is sent to the HTTP listener.
@@ -135,6 +144,12 @@ impl<'a> Routing<'a> {
     /// The binding of the entry point; `None` for HTTP.
     pub(super) fn binding(&self) -> Option<&BindingConfig> {
         self.entry.binding
+    }
+
+    /// The size of the largest card that the registry accepts.
+    pub(super) fn max_card(&self) -> usize {
+        let most = self.entry.config.registry.max_card.0.as_u64();
+        usize::try_from(most).unwrap_or(usize::MAX)
     }
 
     /// Whether the entry point is the HTTP listener.
@@ -256,6 +271,11 @@ impl<'a> Routing<'a> {
             Some(Role::Responses) => Some(ANSWER_ONLY),
             Some(Role::Events) | None => None,
         };
+        if unrouted.is_none() && clock::is_expired(event) {
+            output.reason = Some(EXPIRED.into());
+            output.detail = Some("its expirytime has passed".to_owned());
+            return output;
+        }
         // The executor checks the addresses of its requests itself.
         let is_unasked = matches!(
             role,
@@ -269,10 +289,9 @@ impl<'a> Routing<'a> {
         }
         if unrouted.is_some() {
             output.note = unrouted;
-            // An event without a kind is an answer if it arrives where an answer is expected.
-            let is_marked = event.extension(extension::MCP_TYPE).is_some();
-            let is_refused = role == Some(Role::Responses) && is_marked && !is_answer;
-            output.reason = is_refused.then_some(NOT_AN_ANSWER.into());
+            if role == Some(Role::Responses) {
+                output.reason = no_answer(event, kind).map(Cow::from);
+            }
             return output;
         }
         if let Err(error) = self.route(event, &mut output) {
@@ -366,6 +385,23 @@ fn asked<'n>(event: &Event, reply_address: Option<&'n Text>) -> Option<&'n Text>
     reply_address.filter(|_| may_be_request)
 }
 
+/// The reason of the dead letter of an event on a binding for answers; `None` if it can be an answer.
+fn no_answer(event: &Event, kind: Kind) -> Option<&'static str> {
+    // An event without a kind is an answer if it arrives where an answer is expected.
+    event.extension(extension::MCP_TYPE)?;
+    let is_progress = || {
+        let method = event.extension_text(extension::A2A_METHOD);
+        method.is_some_and(|method| method.as_str() == "notifications/progress")
+    };
+    match kind {
+        Kind::Request => Some(NOT_AN_ANSWER),
+        Kind::Notification if event.extension(extension::CALL_ID).is_none() && !is_progress() => {
+            Some(UNCORRELATED)
+        }
+        _ => None,
+    }
+}
+
 /// The event as JSON.
 fn shown(event: &Event) -> Option<Box<RawValue>> {
     let mut json = Vec::new();
@@ -416,6 +452,8 @@ fn fix_of(reason: &str) -> Option<&'static str> {
         NOT_AN_ANSWER => {
             "send it to a topic that a binding with role: events reads; an answer is a JSON-RPC response"
         }
+        UNCORRELATED => NAME_THE_CALL,
+        EXPIRED => "send it again with a later expirytime, or without one",
         NOT_A_REQUEST => "send a request or a notification; agents answer on the bus",
         Refused::REASON => "let the request name another topic, or add this one to reply_topics",
         "invalid_record" => "correct the named members, or remove `validate`",
@@ -438,6 +476,7 @@ fn fix_of(reason: &str) -> Option<&'static str> {
 fn error_of(reason: &str, names_agent: bool) -> &'static str {
     match reason {
         NOT_A_REQUEST => NOT_A_REQUEST,
+        EXPIRED => "timeout",
         "no_route" | MISPLACED_ANSWER | AGENT_NOT_FOUND => AGENT_NOT_FOUND,
         "bad_destination" if !names_agent => AGENT_NOT_FOUND,
         _ => "invalid_params",

@@ -205,3 +205,50 @@ default_route: [{transport: k, topic: t}]
         &[],
     );
 }
+
+#[test]
+fn one_topic_has_one_binding_for_workflows_and_one_for_answers() {
+    check_more(
+        "
+workflows: {enabled: true, agents: [{id: a}]}
+bindings:
+- {name: w, transport: k, topics: [w], role: workflows, run_as: a, group: w}
+- {name: v, transport: k, topics: [w], role: workflows, run_as: a, group: v}
+- {name: r, transport: k, topics: [r], role: responses, group: r}
+- {name: s, transport: k, topics: [r], role: responses, group: s}
+agents: {e: {to: {transport: k, topic: w}, attach: {command: [/bin/sh]}}}
+default_route: [{transport: n, topic: t}]
+",
+        &[
+            "f:4:35: warning: bindings[1].topics: shares a topic with the binding w, and both get every message: each is processed twice; use one binding",
+            "f:6:35: warning: bindings[3].topics: shares a topic with the binding r, and both get every message: each is processed twice; use one binding",
+            "f:7:40: warning: agents.e.to.topic: shares a topic with the binding w, which has another role: each message is processed by both, and one that does not fit a role becomes a dead letter; use one topic per role",
+        ],
+    );
+}
+
+#[test]
+fn bindings_of_different_streams_share_no_topic() {
+    check_more(
+        "
+bindings:
+- {name: a, transport: n, topics: [q.>], stream: s, durable: e}
+- {name: b, transport: n, topics: [q.x], stream: t, durable: e}
+default_route: [{transport: k, topic: t}]
+",
+        &[],
+    );
+}
+
+#[test]
+fn a_destination_of_each_binding_routes_them_apart() {
+    check_more(
+        "
+bindings:
+- {name: c, transport: k, topics: [z], group: c}
+- {name: d, transport: k, topics: [z], group: d}
+default_route: [{transport: n, topic: \"o.{binding}\"}]
+",
+        &[],
+    );
+}

@@ -194,14 +194,21 @@ fn accepts(route: Option<&RouteConfig>, binding: &BindingConfig) -> bool {
         .is_none_or(|condition| condition_holds(condition, binding.name.as_str()))
 }
 
-/// Whether a route takes the events of only one of two bindings.
+/// Whether a route treats the events of two bindings differently: it takes those of only one, or `{binding}` in a topic
+/// gives each its own destination.
 pub(super) fn are_routed_apart(
     checker: &Checker<'_>,
     one: &BindingConfig,
     other: &BindingConfig,
 ) -> bool {
+    let names_binding =
+        |to: &DestinationConfig| attributes_of(&to.topic).any(Attribute::is_binding);
     let mut routes = checker.each_route();
-    routes.any(|(_, route)| accepts(Some(route), one) != accepts(Some(route), other))
+    let mut default = checker.sections.default_route.iter().flatten();
+    routes.any(|(_, route)| {
+        let takes = accepts(Some(route), one);
+        takes != accepts(Some(route), other) || (takes && route.to.iter().any(names_binding))
+    }) || default.any(names_binding)
 }
 
 fn binding_condition(route: &RouteConfig) -> Option<&ConditionConfig> {

@@ -8,6 +8,7 @@ use a2abus_transports::SecretError;
 
 use super::checker::Checker;
 use crate::config::agents::KeyError;
+use crate::config::attach::NOT_EXECUTABLE;
 use crate::config::path::ValuePath;
 use crate::config::transport::TransportConfig;
 use crate::config::workflows::WorkflowsConfig;
@@ -94,7 +95,7 @@ fn files(checker: &mut Checker<'_>) {
     }
 }
 
-/// Warns of programs that are not on this machine; the bridge may run on another one.
+/// Warns of programs that are not on this machine, or not executable; the bridge may run on another one.
 fn programs(checker: &mut Checker<'_>) {
     let sections = checker.sections;
     for (name, agent) in &sections.agents {
@@ -107,7 +108,10 @@ fn programs(checker: &mut Checker<'_>) {
             let message = "is not a directory here: create it before the bridge starts";
             checker.warning(path.key("directory"), message);
         } else if let Some(why) = attach.missing_program() {
-            let message = format!("is not on this machine: {why}");
+            let message = match why {
+                NOT_EXECUTABLE => why.to_owned(),
+                _ => format!("is not on this machine: {why}"),
+            };
             checker.warning(path.key("command").index(0), message);
         }
     }

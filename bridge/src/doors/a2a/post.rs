@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{Refused, Unit, Units, decode};
+use a2abus_plugin::{Refused, Unit, Units, decode, extension};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::{Buf as _, Bytes};
@@ -242,10 +242,14 @@ async fn reply(
         return (Reply::Whole(body), head.fallback);
     }
     let fallback = head.fallback;
+    let method = unit.as_ref().ok();
+    let method = method.and_then(|unit| unit.extension_text(extension::A2A_METHOD).cloned());
     let (parsed, unit) = match ParsedRequest::of(unit, &head.version, fallback) {
         Ok(parsed) => parsed,
         Err((failure, recipient)) => {
-            common.note_refusal(failure.reason_code());
+            let agent = common.target.name().unwrap_or_default();
+            let method = method.as_deref().unwrap_or_default();
+            common.note(agent, method, failure.reason_code());
             let body = of_request(failure, recipient.id(), head).render(&recipient);
             let event = error_event(Envelope::JsonRpc, fallback);
             return (Reply::Failed(body, event), fallback);

@@ -132,7 +132,7 @@ async fn answer(common: &Common, request: Box<RequestItem>, call: Option<CallId>
             if let Some(call) = parts.call_id() {
                 reply.set_call(call);
             }
-            reply.part(parts.last().await).body
+            reply.part(parts.last().await, common.kept_calls()).body
         }
         Err(answered) => answered,
     }

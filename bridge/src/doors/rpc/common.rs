@@ -138,8 +138,8 @@ pub(in crate::doors) struct CallOptions<'a> {
     pub(in crate::doors) skill: Option<Skill>,
     /// What the caller's timeout limits.
     pub(in crate::doors) limits: TimeoutLimits,
-    /// Whether the caller accepts parts although the method does not stream.
-    pub(in crate::doors) accepts_parts: bool,
+    /// Whether the caller accepts parts that are results; `None` if the method decides.
+    pub(in crate::doors) accepts_parts: Option<bool>,
 }
 
 // === impl Common ===
@@ -295,7 +295,7 @@ impl Common {
             },
             // Unless the caller sets a timeout, an agent that sends parts gets more time: it is at work.
             bounds_first_part: self.is_patient && timeout.is_none(),
-            accepts_parts: false,
+            accepts_parts: None,
             caller: self.caller.clone(),
             key: None,
             headers: self.headers.clone(),
@@ -338,6 +338,12 @@ impl Common {
             request: RequestState::Unsent,
             rejected: None,
         })))
+    }
+
+    /// Its calls, if it has an idempotency key. Their errors are stored as its answer, unless no agent can have received
+    /// them.
+    pub(super) fn kept_calls(&self) -> Option<&SentCalls> {
+        self.key.as_ref().map(|_| &self.sent_calls)
     }
 
     /// Records in the access log a request, or a unit of one, that is refused before it becomes a call.

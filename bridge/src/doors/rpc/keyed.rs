@@ -68,6 +68,8 @@ struct PatientRequest {
     method: Text,
     /// The timeout of its caller.
     timeout: Duration,
+    /// Whether the caller waits longer if parts of the answer come, because it sets no timeout.
+    is_extended: bool,
 }
 
 /// What is known of a request that is refused; by default nothing.
@@ -356,11 +358,11 @@ fn read_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 // === impl PatientRequest ===
 
 impl PatientRequest {
-    /// The request of a message; `None` if its answer may come in parts, or its caller waits as long as any call may
+    /// The request of a message; `None` if its caller may get the answer in parts, or waits as long as any call may
     /// take.
     fn of(path: HttpPath, common: &Common, unit: &Unit) -> Option<Self> {
         // Other paths answer with tasks and streams, which have deadlines of their own.
-        if !matches!(path, HttpPath::Rpc | HttpPath::RpcAgent) {
+        if !matches!(path, HttpPath::Rpc | HttpPath::RpcAgent) || common.accepts.is_events_only() {
             return None;
         }
         let message = unit.json_rpc.as_ref()?;
@@ -374,6 +376,7 @@ impl PatientRequest {
             recipient: Recipient::of(unit),
             method: unit.method().map(Text::from).unwrap_or_default(),
             timeout,
+            is_extended: requested.is_none(),
         })
     }
 
@@ -386,16 +389,42 @@ impl PatientRequest {
         let Some(patient) = patient else {
             return response.await;
         };
-        match timeout_at(common.arrived + patient.timeout, response).await {
-            Ok(response) => response,
-            Err(_) => Ok(patient.timed_out(door, common)),
+        let calls = &common.calls;
+        let mut response = pin!(response);
+        let mut until = common.arrived + patient.timeout;
+        loop {
+            if let Ok(response) = timeout_at(until, &mut response).await {
+                return response;
+            }
+            let request = calls.pending().request(common.call);
+            let came = request.and_then(|request| request.came());
+            let later = came
+                .filter(|_| patient.is_extended)
+                .map(|(_, last)| Instant::from_std(last) + calls.timeout_for(None))
+                .filter(|later| *later > until);
+            let Some(later) = later else {
+                let parts = came.map_or(0, |(parts, _)| parts);
+                return Ok(patient.timed_out((door, common), until, parts));
+            };
+            // The call itself does not last longer without further parts, and its own error says more.
+            if later >= common.arrived + calls.patience(None) {
+                return response.await;
+            }
+            until = later;
         }
     }
 
-    fn timed_out(self, door: &Door, common: &Common) -> Response {
-        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+    fn timed_out(self, (door, common): (&Door, &Common), until: Instant, parts: u32) -> Response {
+        let waited = until.saturating_duration_since(common.arrived);
+        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let what = match parts {
+            0 => format!("no answer within {millis} ms; the agent may still answer"),
+            parts => format!(
+                "the agent did not end its answer within {millis} ms: {parts} parts came; it may still end it"
+            ),
+        };
         let message = format!(
-            "no answer within {millis} ms; the agent may still answer: send the request again with the same Idempotency-Key to get its answer"
+            "{what}: send the request again with the same Idempotency-Key to get its answer"
         );
         let failure = Failure::new(Reason::Timeout, message).detail("timeoutMs", millis);
         door.metrics.keyed(Outcome::TimedOut);

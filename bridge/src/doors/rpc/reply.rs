@@ -20,7 +20,7 @@ use super::common::Common;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::reply_form::ReplyForm;
-use crate::calls::{CallError, Part};
+use crate::calls::{CallError, Part, SentCalls};
 use crate::http::negotiate::Accepts;
 use crate::http::respond::{refusal, with_status};
 
@@ -104,9 +104,16 @@ impl Reply {
         }
     }
 
-    /// A part of the answer, or the error in place of it, in this form.
-    pub(super) fn part(&mut self, part: Result<Part, CallError>) -> Part {
+    /// A part of the answer, or the error in place of it, in this form. `kept` are the calls of a request with an
+    /// idempotency key.
+    pub(super) fn part(&mut self, part: Result<Part, CallError>, kept: Option<&SentCalls>) -> Part {
         match part {
+            Err(error @ CallError::Timeout(_)) if kept.is_some_and(|calls| !calls.is_empty()) => {
+                let failure = self.failure_of(&error);
+                self.failure(
+                    &failure.and("send the request with a new Idempotency-Key to try again"),
+                )
+            }
             Err(error) => self.failure(&self.failure_of(&error)),
             Ok(part) => match self {
                 Self::Message(_) => part,

@@ -5,6 +5,7 @@ use serde_json::value::to_raw_value;
 use super::*;
 use crate::state::MemoryLog;
 use crate::tasks::fold::MAX_MESSAGES;
+use crate::tasks::model::Content;
 use crate::tasks::read::{self, ReportedTask};
 use crate::tasks::tests::{begin, replica, tasks};
 
@@ -249,4 +250,34 @@ async fn an_artifact_is_known_only_with_the_same_content() {
             tasks.record_for_caller("t", &event).await.unwrap();
         }
     }
+}
+
+/// A replica that continues the call of another one does not know its request.
+#[tokio::test(start_paused = true)]
+async fn the_reason_of_a_failed_task_names_its_agent_and_the_limits() {
+    let (tasks, _view) = tasks();
+    begin(&tasks, "t").await;
+    let unended = NoAnswer {
+        after: std::time::Duration::from_secs(15),
+        agent: Text::default(),
+        request: RequestState::Unended {
+            parts: 4,
+            is_longest: false,
+        },
+        rejected: None,
+    };
+    let part = Some(Err(CallError::Timeout(Box::new(unended))));
+    let call = tasks.get("t").unwrap().last_call().cloned().unwrap();
+    let from = Origin::beginning(call.parse().unwrap()).at(0, true);
+    let taken = tasks.take(&mut without_call(None), part, from).await;
+    assert!(matches!(taken.unwrap(), Taken::End));
+    let status = tasks.get("t").unwrap().status;
+    assert_eq!(status.state, State::Failed);
+    let Content::Text(why) = &status.message.as_ref().unwrap().parts[0].content else {
+        panic!("{status:?}");
+    };
+    assert_eq!(
+        why,
+        "agent \"weather\" did not end its answer within 15000 ms: 4 parts came; raise X-A2A-Timeout or calls.stream_timeout to wait longer"
+    );
 }

@@ -494,3 +494,75 @@ fn explain_refuses_a_wrong_configuration() {
             .starts_with("a2abus: the configuration ")
     );
 }
+
+#[test]
+fn explain_reads_the_card_of_an_agent_that_announces_itself() {
+    let (_folder, file) = config(REGISTRY);
+    let arguments = [
+        "explain",
+        "-c",
+        file.to_str().unwrap(),
+        "--binding",
+        "cards",
+    ];
+    for (card, reason, status) in [
+        (r#"{"name":"maps","description":"d"}"#, json!(null), 0),
+        (
+            r#"{"name":"maps","description":7}"#,
+            json!("invalid_params"),
+            1,
+        ),
+        ("hello", json!("invalid_params"), 1),
+    ] {
+        let output = run(&arguments, card);
+        let route = &output.one()["route"];
+        assert!(route["note"].as_str().unwrap().contains("the registry"));
+        assert_eq!((&route["reason"], output.status), (&reason, status));
+        let text = run(&[&arguments[..], &["--text"]].concat(), card).stdout;
+        assert!(text.contains("unit 0  the card of an agent\n"), "{text}");
+    }
+}
+
+#[test]
+fn explain_drops_a_message_that_has_expired() {
+    let event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","mcptype":"request","targetagent":"a","expirytime":"TIME"}"#;
+    let expired = event.replace("TIME", "2020-01-01T00:00:00Z");
+    for (binding, reason, goes) in [
+        ("in", "expired", "goes    nowhere: it is dropped, "),
+        (
+            "http",
+            "timeout",
+            "goes    nowhere: the caller gets the error timeout\n",
+        ),
+    ] {
+        let output = explain(&["--binding", binding], &expired);
+        let route = &output.one()["route"];
+        assert_eq!((&route["reason"], output.status), (&json!(reason), 1));
+        let text = explain(&["--binding", binding, "--text"], &expired).stdout;
+        assert!(text.contains(goes), "{text}");
+        let later = event.replace("TIME", "2100-01-01T00:00:00Z");
+        assert_eq!(explain(&["--binding", binding], &later).status, 0);
+    }
+}
+
+#[test]
+fn explain_has_the_reasons_of_a_binding_of_answers() {
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/message"}"#;
+    for (payload, reason) in [
+        ("hello", "unreadable"),
+        ("", "unreadable"),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"id":2,"result":1}"#,
+            "unreadable",
+        ),
+        (r#"{"a":1}"#, "uncorrelated"),
+        (notification, "uncorrelated"),
+    ] {
+        let output = explain(&["--binding", "answers"], payload);
+        let line = output.one();
+        let shown = line.get("reason").unwrap_or(&line["route"]["reason"]);
+        assert_eq!((shown, output.status), (&json!(reason), 1), "{payload}");
+        let text = explain(&["--binding", "answers", "--text"], payload).stdout;
+        assert!(!text.contains("on_unknown"), "{text}");
+    }
+}
