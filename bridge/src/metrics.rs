@@ -595,7 +595,7 @@ const SOURCE_LAG: Definition = Definition {
     name: "a2abus_source_lag",
     unit: "messages",
     labels: &["binding"],
-    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer. Across replicas, add the values on Kafka (sum), and take the largest on JetStream (max). It is read every 5 s, so it appears, and follows a rebalance, that much later.",
+    help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer. Across replicas, add the values on Kafka (sum), and take the largest on JetStream (max). It is read every 5 s, so a new binding or a rebalance shows up to 5 s late.",
 };
 const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",

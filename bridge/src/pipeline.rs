@@ -118,9 +118,9 @@ impl Pipeline {
         }
     }
 
-    /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress. Those that
-    /// wait for a failing destination stay at a source that delivers them again, so that another process gets their
-    /// partitions at once.
+    /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress. Does not
+    /// wait for a failing destination, so that another process gets the partitions at once: the source delivers these
+    /// messages again. It does wait if a requester waits for a message, or if the source delivers nothing again.
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut unread = Unread::default();
         let mut received = Vec::with_capacity(AT_ONCE);
@@ -244,8 +244,6 @@ impl Pipeline {
     fn settle(&self, original: Original) {
         let acknowledger = match original.settlement {
             Settlement::Now(acknowledger) => acknowledger,
-            // Its partition has moved: requests that were not sent are left to the new owner.
-            Settlement::Shared(unsettled) if !unsettled.is_current() => return,
             Settlement::Shared(unsettled) => return unsettled.done(),
         };
         let _settle = stage::settle().entered();

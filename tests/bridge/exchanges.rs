@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use support::battery::within;
 use support::cancels::AgentWork;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::set_up::{build, until_ready};
@@ -1870,49 +1870,5 @@ async fn an_answer_to_a_topic_that_does_not_exist_becomes_a_dead_letter() {
     );
     let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
     assert_eq!(world.count(undeliverable), 1);
-    world.end().await;
-}
-
-/// The bridge can neither send it nor answer it, and whoever reads it next makes the call.
-#[tokio::test(start_paused = true)]
-async fn a_request_behind_a_held_message_is_left_to_the_next_reader_without_an_error() {
-    let fixed =
-        "{ name: fixed, when: { targetagent: fixed }, to: [{ transport: bus, topic: fixed }] }";
-    let config = CONFIG.replace("routes: [", &format!("routes: [{fixed}, "));
-    let mut world = World::with(&config).await;
-    let missing = TopicFilter::new("fixed").unwrap();
-    let refuse = |kind| world.memory.set_refused(missing.clone(), kind);
-    refuse(Some(TransportErrorKind::UnknownTopic));
-    let event = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"fixed"}}"#;
-    for mut message in [Message::plain(event), request("1")] {
-        message.key = Some("one lane".into());
-        world.ask(message).await;
-    }
-    let held = r#"a2abus_held_lanes{binding="requests",kind="unknown_topic"}"#;
-    let in_progress = r#"a2abus_in_flight{binding="requests"}"#;
-    while world.count(held) != 1 || world.count(in_progress) != 2 {
-        sleep(Duration::from_millis(10)).await;
-    }
-    let stopped = Instant::now();
-    world.stop.cancel();
-    let running = std::mem::replace(&mut world.running, tokio::spawn(async {}));
-    within("the bridge drains", running).await.unwrap();
-    assert!(
-        stopped.elapsed() < Duration::from_secs(2),
-        "it waits for nothing"
-    );
-    assert_eq!(world.count(in_progress), 0);
-    assert!(world.inbox.try_recv().is_none());
-
-    refuse(None);
-    let config = Config::read("test.yaml", &config, []).unwrap();
-    let next = build(config, |_| &world.memory).await;
-    world.stop = CancellationToken::new();
-    world.running = tokio::spawn(next.run(world.stop.clone()));
-    let again = world.next_request().await;
-    let answer = format!(r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#, id_of(&again));
-    world.answer(&again, Message::plain(answer)).await;
-    assert_eq!(body(&world.reply_message().await)["result"], 1);
-    assert!(world.inbox.try_recv().is_none());
     world.end().await;
 }

@@ -88,6 +88,7 @@ REFUSED += [
     ([*BUS, "--set", "extraVolumes[0].name=a2abus-config"], 'the name "a2abus-config" is already in use'),
     ([*BUS, "--set", "secrets[0].name=kafka,extraVolumeMounts[0].mountPath=/run/secrets/kafka,extraVolumeMounts[0].name=a"], "something else is mounted"),
     ([*BUS, "--set", "extraVolumeMounts[0].mountPath=/etc/a2abus/certs,extraVolumeMounts[0].name=a"], "inside the ConfigMap: choose another path"),
+    ([*BUS, "--set", "config.state.log=embedded,config.state.directory=/data"], "its files need `persistence.enabled`"),
     (["--set-json", TWINS, "--set", "persistence.enabled=true"], "share the environment variable A2ABUS_TRANSPORTS__A_B__INSTANCE_ID"),
     ([*BUS, "--set", "networkPolicy.enabled=true,serviceMonitor.enabled=true"], "set `networkPolicy.monitoring`"),
     *(([*SIDECAR, "--set", f"{name}.enabled=true"], f"only `mode: workload` uses `{name}.enabled`: ")

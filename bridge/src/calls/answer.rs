@@ -32,7 +32,8 @@ pub(crate) const GAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer a part may take that another replica has to record. Includes clock differences between replicas.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(10);
 
-/// If a deadline is noticed this much too late, the process was stopped, and the call waits as long again.
+/// A deadline that is noticed this much too late means that the process was suspended. The call then waits this much
+/// longer.
 const STALLED: Duration = Duration::from_secs(1);
 
 /// Maximum number of open questions. If there are more, the answer to the oldest one is dropped.
@@ -55,7 +56,7 @@ pub struct Answer {
     begun_deadline: Instant,
     /// When records are released although an earlier one is missing.
     gap_deadline: Option<Instant>,
-    /// Until when the call waits although a deadline has passed, because the process was stopped meanwhile.
+    /// Until when the call waits although a deadline has passed, because the process was suspended.
     grace: Option<Instant>,
     /// How long the caller waits for the next part, and for each part after that.
     timeout: Duration,
@@ -743,8 +744,7 @@ impl Answer {
         !self.may_have_arrived() || matches!(error, CallError::NoSubscriber(_))
     }
 
-    /// Whether the agent may have received the request.
-    pub(super) fn may_have_arrived(&self) -> bool {
+    fn may_have_arrived(&self) -> bool {
         self.may_have_arrived.load(Ordering::Relaxed)
     }
 

@@ -299,10 +299,6 @@ impl Exchanges {
                 () = cancelled(cancellable.as_ref()) => {
                     return self.end_cancelled(&requester, answer, position, share).await;
                 }
-                // The request was not sent, and is not sent from here any more: the next reader makes the call again.
-                () = share.abandoned(), if !answer.may_have_arrived() => {
-                    return self.leave(position);
-                }
                 part = answer.next() => part,
             };
             let Some(part) = part else { break };
@@ -326,7 +322,10 @@ impl Exchanges {
                 }
                 // The next reader makes the call again.
                 Err(error) if error.is_drain() && requester.is_redeliverable => {
-                    return self.leave(position);
+                    if let Some(position) = position {
+                        self.running.leave(position);
+                    }
+                    return None;
                 }
                 Err(error) => {
                     let turn = answer.take_turn();
@@ -337,14 +336,6 @@ impl Exchanges {
             }
         }
         self.publishing(position, share)
-    }
-
-    /// Leaves a request to the next reader of its message.
-    fn leave(&self, position: Option<&Text>) -> Option<Publishing> {
-        if let Some(position) = position {
-            self.running.leave(position);
-        }
-        None
     }
 
     /// Ends an answer of which a part is undeliverable with an error: without that part, it would seem complete. The part

@@ -87,7 +87,7 @@ pub struct Progress {
     pub missing: Option<(u64, Instant)>,
     /// How many parts were collected for a caller of one answer, and when the last one came.
     pub collected: Option<(u32, Instant)>,
-    /// How many parts were handed over to the caller, without the last one, and when the last of them came.
+    /// How many parts were handed over to the caller, not counting the final one, and when the latest of them came.
     pub handed_over: Option<(u32, Instant)>,
     /// The charge for the records that wait or are collected. It may be larger than they are now.
     pub charge: Option<Charge>,
@@ -263,7 +263,7 @@ impl Progress {
         }
     }
 
-    /// Notes the parts that are handed over now. The last one ends the call, and a question is no part of the answer.
+    /// Counts the parts that are handed over now. The final part, which ends the call, and questions do not count.
     fn note_handed_over(&mut self, parts: &Parts) {
         let parts = parts.iter().filter(|part| !part.last && !part.is_question);
         let count = u32::try_from(parts.count()).unwrap_or(u32::MAX);

@@ -119,7 +119,7 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
         complain_line(&match (reasons.as_str(), bindings.as_str()) {
             ("", "") => "no dead letters".to_owned(),
             ("", bindings) => {
-                format!("no dead letter matches; there are some of the bindings {bindings}")
+                format!("no dead letter matches; the bindings with dead letters are {bindings}")
             }
             (reasons, _) => {
                 format!("no dead letter matches; there are some with the reasons {reasons}")

@@ -383,7 +383,7 @@ impl Checker<'_> {
             let mut topics = earlier.topics.iter();
             topics.any(|other| overlap(other.as_str(), topic.as_str()))
         };
-        // Two streams of one server store different messages.
+        // A server refuses streams with overlapping subjects. (A mirror does store the same messages.)
         let streams = earlier.stream.as_ref().zip(later.stream.as_ref());
         let is_apart = streams.is_some_and(|(one, other)| one != other);
         if earlier.transport != later.transport || is_apart || !later.topics.iter().any(reads) {

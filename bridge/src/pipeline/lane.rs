@@ -137,6 +137,12 @@ impl<M, F> Lane<M, F> {
         self.phase = Phase::SendAgain;
     }
 
+    /// The messages that have failed, and those that wait.
+    pub(super) fn left(&self) -> (impl Iterator<Item = &F>, impl Iterator<Item = &M>) {
+        let failed = self.failed.iter().map(|(_, failed)| failed);
+        (failed, self.waiting.iter().map(|(_, waiting)| waiting))
+    }
+
     /// Removes waiting messages.
     pub(super) fn remove_waiting(&mut self, is_unwanted: impl Fn(&M) -> bool) -> Vec<M> {
         let mut removed = Vec::new();

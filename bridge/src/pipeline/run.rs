@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Known, Sending, Unconfirmed};
-use super::state::{Pipeline, Received};
+use super::state::{Original, Pipeline, Received};
 use crate::calls::callid::shown_topic;
 
 /// A running binding. When it is dropped, it returns its messages to their source in their order.
@@ -57,6 +57,8 @@ struct BindingLane {
     failures: u64,
     /// A message was not sent because the partition had moved. Those behind it are not sent either.
     has_moved: bool,
+    /// Whether a requester waits for the message that is sent until it is confirmed.
+    first_is_awaited: bool,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -84,11 +86,10 @@ impl<'p> Run<'p> {
         lane.is_none_or(|lane| lane.order.is_empty())
     }
 
-    /// Whether all messages that are left wait for a destination that fails.
+    /// Whether all messages that are left wait for a destination that fails, and no requester waits for them.
     pub(super) fn is_held(&self) -> bool {
-        let is_held = |lane: &BindingLane| lane.order.is_held() && lane.order.in_flight() == 0;
         let mut lanes = self.lanes.values();
-        lanes.all(|lane| lane.order.is_empty() || is_held(lane))
+        lanes.all(|lane| lane.order.is_empty() || lane.is_held())
     }
 
     /// Adds a message to its lane. `has_waited` is whether its partition may have moved since it was received.
@@ -224,7 +225,10 @@ impl<'p> Run<'p> {
                         .resend(lane, number, failed, earlier_failed)
                         .boxed()
                 }
-                Task::First(failed) => pipeline.recover(lane, failed).boxed(),
+                Task::First(failed) => {
+                    entry.first_is_awaited = failed.original.is_awaited();
+                    pipeline.recover(lane, failed).boxed()
+                }
             };
             self.waiting.push(task);
         }
@@ -341,6 +345,17 @@ impl BindingLane {
             self.earlier_failed.cancel();
         }
         pipeline.confirm(in_flight).map(Known::Decided).boxed()
+    }
+
+    /// Whether all its messages wait for a destination that fails, and no requester waits for them.
+    fn is_held(&self) -> bool {
+        let (failed, waiting) = self.order.left();
+        let failed = failed.map(|failed| &failed.original);
+        let mut originals = failed.chain(waiting.map(|received| &received.original));
+        self.order.is_held()
+            && self.order.in_flight() == 0
+            && !self.first_is_awaited
+            && !originals.any(Original::is_awaited)
     }
 
     /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at

@@ -249,7 +249,7 @@ pub(super) async fn must_be_free(
         };
         let what = format!(
             "the stream cannot be created: the stream {other} stores some of {subject}: use that stream, or change \
-             the subjects of one of the two"
+             the subjects of one of them"
         );
         return Err(TransportError::new(TransportErrorKind::BadConfig, what));
     }

@@ -717,16 +717,21 @@ impl DurableReader {
         let Some(messages) = &mut self.messages else {
             return;
         };
-        // Until the server has ended the subscription, it sends more messages. Those that are not returned come again only
-        // after the ack wait, behind later messages.
+        // Meanwhile the server sends more messages. Those that are not returned come again only after the ack wait, behind
+        // later messages.
+        let mut connection = self.link.connection();
         let until = Instant::now() + ACK_DEADLINE;
         let drained = messages.get_mut().drain();
         if tokio::time::timeout_at(until, drained).await.is_err() {
             return;
         }
         let mut next = async || {
-            let next = next_of(&mut self.messages);
-            tokio::time::timeout_at(until, next).await.ok().flatten()
+            tokio::select! {
+                biased;
+                messages = next_of(&mut self.messages) => messages,
+                _ = connection.wait_for(|it| !it.up) => None,
+                () = tokio::time::sleep_until(until) => None,
+            }
         };
         while let Some(messages) = next().await {
             for message in messages {

@@ -131,7 +131,7 @@ const REFUSALS: usize = 256;
 /// How often the log reports that a permission is refused.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// At most this many parts that do not work are in the health, each with its cause.
+/// The health names at most this many parts that do not work, each with its cause.
 const MAX_PARTS: usize = 8;
 
 /// At most this many subjects are logged in that time.

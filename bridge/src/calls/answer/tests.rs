@@ -179,7 +179,7 @@ fn register(calls: &Calls, answer: &Answer, parts: mpsc::Sender<Box<CallerMessag
     assert!(calls.pending().register(answer.call_id(), entry));
 }
 
-/// The process was stopped, and the part lies in a socket.
+/// The process was suspended, and the part is still in a socket.
 #[tokio::test]
 async fn a_deadline_that_is_noticed_too_late_leaves_time_for_a_part() {
     let calls = calls();

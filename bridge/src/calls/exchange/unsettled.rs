@@ -1,9 +1,9 @@
 //! A message that is settled when all work on it is done.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use a2abus_transports::{Acknowledger, Outcome};
-use tokio_util::sync::CancellationToken;
 
 use super::room::Hold;
 use crate::metrics::BindingMetrics;
@@ -28,8 +28,7 @@ pub(super) struct Publishing(Arc<Shared>);
 struct Shared {
     /// Set once the message is routed.
     acknowledger: OnceLock<Acknowledger>,
-    /// Cancelled when a share was dropped.
-    abandoned: CancellationToken,
+    is_abandoned: AtomicBool,
     /// How many things are being published.
     publishing: Mutex<usize>,
     /// Its share of the binding's budget, in addition to those of the agents.
@@ -44,7 +43,7 @@ impl Unsettled {
     pub(crate) fn new(metrics: BindingMetrics) -> Self {
         let shared = Arc::new(Shared {
             acknowledger: OnceLock::new(),
-            abandoned: CancellationToken::new(),
+            is_abandoned: AtomicBool::new(false),
             publishing: Mutex::new(1),
             hold: OnceLock::new(),
             metrics,
@@ -92,11 +91,6 @@ impl Unsettled {
         self.is_current().then_some(publishing)
     }
 
-    /// Waits until a share is dropped, so that the source delivers the message again.
-    pub(super) async fn abandoned(&self) {
-        self.shared.abandoned.cancelled().await;
-    }
-
     /// Whether the message still belongs to this replica.
     pub(crate) fn is_current(&self) -> bool {
         let acknowledger = self.shared.acknowledger.get();
@@ -107,7 +101,7 @@ impl Unsettled {
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if !self.is_done {
-            self.shared.abandoned.cancel();
+            self.shared.is_abandoned.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -147,7 +141,7 @@ impl Drop for Shared {
         let Some(acknowledger) = self.acknowledger.take() else {
             return;
         };
-        if self.abandoned.is_cancelled() {
+        if self.is_abandoned.load(Ordering::Relaxed) {
             // Dropping the acknowledger returns the message to its source.
             return;
         }

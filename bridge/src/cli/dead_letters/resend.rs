@@ -67,7 +67,7 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
         .find(|name| !has_binding(&config, name))
     {
         return Err(Misuse(format!(
-            "--binding: the configuration has no binding {name}, so its dead letters have no destination: correct the name, or write with -c a file that still has this binding; `a2abus dead-letters ls` shows the bindings"
+            "--binding: the configuration has no binding {name}, so its dead letters have no destination: correct the name, or pass a file that still has this binding with -c; `a2abus dead-letters ls` shows the bindings"
         )).into());
     }
     let mut places = Places::of(&config, &selection.bindings);

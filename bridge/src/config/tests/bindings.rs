@@ -241,7 +241,7 @@ default_route: [{transport: k, topic: t}]
 }
 
 #[test]
-fn a_destination_of_each_binding_routes_them_apart() {
+fn a_destination_for_each_binding_routes_them_apart() {
     check_more(
         "
 bindings:

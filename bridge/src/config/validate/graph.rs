@@ -204,11 +204,12 @@ pub(super) fn are_routed_apart(
     let names_binding =
         |to: &DestinationConfig| attributes_of(&to.topic).any(Attribute::is_binding);
     let mut routes = checker.each_route();
-    let mut default = checker.sections.default_route.iter().flatten();
+    let mut default = checker.sections.default_route.iter().flatten().peekable();
     routes.any(|(_, route)| {
         let takes = accepts(Some(route), one);
-        takes != accepts(Some(route), other) || (takes && route.to.iter().any(names_binding))
-    }) || default.any(names_binding)
+        takes != accepts(Some(route), other)
+            || (takes && !route.to.is_empty() && route.to.iter().all(names_binding))
+    }) || (default.peek().is_some() && default.all(names_binding))
 }
 
 fn binding_condition(route: &RouteConfig) -> Option<&ConditionConfig> {

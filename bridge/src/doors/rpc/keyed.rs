@@ -406,7 +406,7 @@ impl PatientRequest {
                 let parts = came.map_or(0, |(parts, _)| parts);
                 return Ok(patient.timed_out((door, common), until, parts));
             };
-            // The call itself does not last longer without further parts, and its own error says more.
+            // Without further parts the call itself ends by then, and its own error says more.
             if later >= common.arrived + calls.patience(None) {
                 return response.await;
             }
@@ -420,7 +420,7 @@ impl PatientRequest {
         let what = match parts {
             0 => format!("no answer within {millis} ms; the agent may still answer"),
             parts => format!(
-                "the agent did not end its answer within {millis} ms: {parts} parts came; it may still end it"
+                "the agent did not end its answer within {millis} ms ({parts} parts came); it may still do so"
             ),
         };
         let message = format!(
