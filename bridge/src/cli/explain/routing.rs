@@ -393,11 +393,11 @@ fn no_answer(event: &Event, kind: Kind) -> Option<&'static str> {
         let method = event.extension_text(extension::A2A_METHOD);
         method.is_some_and(|method| method.as_str() == "notifications/progress")
     };
+    let call = [extension::CALL_ID, extension::COLLABORATION_ID];
+    let names_call = call.into_iter().any(|name| event.extension(name).is_some());
     match kind {
         Kind::Request => Some(NOT_AN_ANSWER),
-        Kind::Notification if event.extension(extension::CALL_ID).is_none() && !is_progress() => {
-            Some(UNCORRELATED)
-        }
+        Kind::Notification if !names_call && !is_progress() => Some(UNCORRELATED),
         _ => None,
     }
 }
