@@ -860,11 +860,7 @@ mod tests {
     /// The replica of the call gives its caller the same error.
     #[test]
     fn a_message_that_cannot_be_used_ends_the_answer_with_an_error() {
-        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
-        let mut buffer = AnswerBuffer {
-            request_of: Some(request_of(call, &OpenedCall::sample())),
-            ..AnswerBuffer::default()
-        };
+        let (_, mut buffer) = followed();
         let limits = Limits::default();
         for body in ["{ not json", r#"{"jsonrpc":"2.0","id":"x","result":1}"#] {
             let body = body.to_owned().into();
@@ -887,11 +883,7 @@ mod tests {
 
     #[test]
     fn plain_json_with_the_headers_of_the_request_is_an_answer() {
-        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
-        let mut buffer = AnswerBuffer {
-            request_of: Some(request_of(call, &OpenedCall::sample())),
-            ..AnswerBuffer::default()
-        };
+        let (_, mut buffer) = followed();
         let limits = Limits::default();
         let text = Text::from_static;
         let mut request = Event::new(text("1"), text("/test"), text("test")).unwrap();
@@ -909,6 +901,16 @@ mod tests {
             (&body["id"], &body["result"]["sum"]),
             (&1.into(), &3.into())
         );
+    }
+
+    /// A call, and the buffer for its answer.
+    fn followed() -> (CallId, AnswerBuffer) {
+        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+        let buffer = AnswerBuffer {
+            request_of: Some(request_of(call, &OpenedCall::sample())),
+            ..AnswerBuffer::default()
+        };
+        (call, buffer)
     }
 
     /// Renders a record that arrived at this time. Returns whether one had been missing for too long by then.
@@ -949,11 +951,7 @@ mod tests {
 
     #[test]
     fn a_question_in_a_record_is_no_part_and_no_gap() {
-        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
-        let mut buffer = AnswerBuffer {
-            request_of: Some(request_of(call, &OpenedCall::sample())),
-            ..AnswerBuffer::default()
-        };
+        let (call, mut buffer) = followed();
         let began = Instant::now();
         let question =
             r#"{"jsonrpc":"2.0","id":9,"method":"session/request_permission","params":{}}"#;
@@ -1026,11 +1024,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn messages_that_are_ignored_use_no_memory() {
-        let call = CallId::new(crate::calls::callid::Replica(1)).unwrap();
-        let mut buffer = AnswerBuffer {
-            request_of: Some(request_of(call, &OpenedCall::sample())),
-            ..AnswerBuffer::default()
-        };
+        let (call, mut buffer) = followed();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":1}}"#);
         let limits = Limits::default();
         let mut used = Vec::new();

@@ -75,6 +75,20 @@ impl Mock {
         connect(&self.address).await
     }
 
+    /// A connection that may create streams and consumers.
+    async fn connect_managing(&self) -> Nats {
+        let config = NatsConfig {
+            jetstream: JetStreamConfig {
+                manage: true,
+                ..JetStreamConfig::default()
+            },
+            ..NatsConfig::new([format!("nats://{}", self.address)])
+        };
+        let nats = Nats::connect(config).await.unwrap();
+        up(&nats).await;
+        nats
+    }
+
     fn api_requests(&self) -> usize {
         self.api_requests.lock().unwrap().len()
     }
@@ -472,15 +486,7 @@ async fn a_new_durable_begins_after_the_settled_messages() {
             ("CONSUMER.DURABLE.CREATE", CREATED),
         ]))
         .await;
-        let config = NatsConfig {
-            jetstream: JetStreamConfig {
-                manage: true,
-                ..JetStreamConfig::default()
-            },
-            ..NatsConfig::new([format!("nats://{}", server.address)])
-        };
-        let nats = Nats::connect(config).await.unwrap();
-        up(&nats).await;
+        let nats = server.connect_managing().await;
         let before = before.map(|time| humantime::parse_rfc3339(time).unwrap());
         consumer(&nats).ensure(settled, before).await.unwrap();
         let created = server.api_request("CONSUMER.DURABLE.CREATE");
@@ -499,15 +505,7 @@ async fn a_durable_of_a_deleted_stream_is_not_created_again_without_it() {
         ("STREAM.INFO", NO_STREAM),
     ]))
     .await;
-    let config = NatsConfig {
-        jetstream: JetStreamConfig {
-            manage: true,
-            ..JetStreamConfig::default()
-        },
-        ..NatsConfig::new([format!("nats://{}", server.address)])
-    };
-    let nats = Nats::connect(config).await.unwrap();
-    up(&nats).await;
+    let nats = server.connect_managing().await;
     let error = consumer(&nats).ensure(7, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::UnknownTopic, "{error}");
     assert!(error.to_string().contains("stream not found"), "{error}");
