@@ -120,7 +120,7 @@ impl Pipeline {
 
     /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress. Does not
     /// wait for a failing destination, so that another process gets the partitions at once: the source delivers these
-    /// messages again. It does wait if a requester waits for a message, or if the source delivers nothing again.
+    /// messages again. It does wait if the source delivers nothing again.
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut unread = Unread::default();
         let mut received = Vec::with_capacity(AT_ONCE);
@@ -146,6 +146,7 @@ impl Pipeline {
             }
             run.proceed_fresh();
             if !open && run.is_held() && self.is_redelivered() {
+                run.leave();
                 if !run.waiting.is_empty() {
                     tracing::info!(binding = %self.intake.name, "messages that wait for a failing destination stay at their source");
                 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use support::battery::within;
 use support::cancels::AgentWork;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::{Duration, Instant};
+use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::set_up::{build, until_ready};
@@ -1871,4 +1871,82 @@ async fn an_answer_to_a_topic_that_does_not_exist_becomes_a_dead_letter() {
     let undeliverable = r#"a2abus_dropped_total{binding="requests",reason="reply_undeliverable"}"#;
     assert_eq!(world.count(undeliverable), 1);
     world.end().await;
+}
+
+/// With a lane that is held, because the topic `held` is missing.
+async fn held_world() -> World {
+    let world = World::with(&fixed()).await;
+    refuse_held(&world, Some(TransportErrorKind::UnknownTopic));
+    let event = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"held"}}"#;
+    world.ask(in_lane(Message::plain(event))).await;
+    until_counted(&world, HELD, 1).await;
+    world
+}
+
+const HELD: &str = r#"a2abus_held_lanes{binding="requests",kind="unknown_topic"}"#;
+const IN_FLIGHT: &str = r#"a2abus_in_flight{binding="requests"}"#;
+
+fn refuse_held(world: &World, kind: Option<TransportErrorKind>) {
+    let held = TopicFilter::new("held").unwrap();
+    world.memory.set_refused(held, kind);
+}
+
+async fn until_counted(world: &World, series: &str, count: u64) {
+    within(series, async {
+        while world.count(series) != count {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// Stops the bridge, which has nothing to wait for, and starts the next one.
+async fn replace(world: &mut World) {
+    let stopped = Instant::now();
+    world.stop.cancel();
+    let running = std::mem::replace(&mut world.running, tokio::spawn(async {}));
+    within("the bridge drains", running).await.unwrap();
+    assert!(stopped.elapsed() < Duration::from_secs(2), "it waits");
+    assert_eq!(world.count(IN_FLIGHT), 0);
+    assert!(world.inbox.try_recv().is_none());
+    refuse_held(world, None);
+    let config = Config::read("test.yaml", &fixed(), []).unwrap();
+    let next = build(config, |_| &world.memory).await;
+    world.stop = CancellationToken::new();
+    world.running = tokio::spawn(next.run(world.stop.clone()));
+}
+
+/// The bridge can neither send it nor answer it, and whoever reads it next makes the call.
+#[tokio::test(start_paused = true)]
+async fn a_request_behind_a_held_message_is_left_to_the_next_reader_without_an_error() {
+    let mut world = held_world().await;
+    world.ask(in_lane(request("1"))).await;
+    until_counted(&world, IN_FLIGHT, 2).await;
+    replace(&mut world).await;
+    let again = world.next_request().await;
+    world.answer(&again, Message::plain("{}")).await;
+    assert_eq!(body(&world.reply_message().await)["id"], 1);
+    assert!(world.inbox.try_recv().is_none());
+    world.end().await;
+}
+
+/// Its agent may be about to answer, and what it has done must not be cancelled.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_sent_is_answered_although_its_message_is_left_to_the_next_reader() {
+    let mut world = World::with(&fixed()).await;
+    refuse_held(&world, Some(TransportErrorKind::UnknownTopic));
+    let sent = text(&request("1"));
+    let held = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"held"}}"#;
+    world.ask(Message::plain(format!("[{sent},{held}]"))).await;
+    let first = world.next_request().await;
+    until_counted(&world, HELD, 1).await;
+    world.stop.cancel();
+    sleep(Duration::from_millis(500)).await;
+    assert!(world.agent.try_recv().is_none(), "it gets no cancel");
+    world.answer(&first, Message::plain("{}")).await;
+    assert_eq!(body(&world.reply_message().await)["id"], 1);
+    within("the bridge drains", &mut world.running)
+        .await
+        .unwrap();
+    assert!(world.agent.try_recv().is_none(), "it gets no cancel");
 }

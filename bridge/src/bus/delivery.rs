@@ -198,11 +198,13 @@ impl Publisher {
     /// # Errors
     /// Why the copy can never be delivered ([`FailureAction::Refuse`]).
     pub async fn until_confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        self.until_confirmed_if(copy, || true).await.map(drop)
+        let sent = self.until_confirmed_if(copy, || true, || ());
+        sent.await.map(drop)
     }
 
-    /// The same, while the copy is wanted. Returns `false` if it was no longer wanted before an attempt. A request on core
-    /// NATS that may have been sent counts as confirmed: its answer shows whether it has arrived, or its deadline passes.
+    /// The same, while the copy is wanted. Returns `false` if it was no longer wanted before an attempt. `handed_over` is
+    /// called whenever the bus has accepted the copy into its queue. A request on core NATS that may have been sent counts
+    /// as confirmed: its answer shows whether it has arrived, or its deadline passes.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -210,9 +212,10 @@ impl Publisher {
         &self,
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
+        handed_over: impl Fn(),
     ) -> Result<bool, TransportError> {
         let how = (WaitPolicy::of(copy), None, None);
-        match self.send_while(copy, how, is_wanted, || ()).await? {
+        match self.send_while(copy, how, is_wanted, handed_over).await? {
             Sent::Confirmed | Sent::Unknown => Ok(true),
             Sent::NotWanted => Ok(false),
         }

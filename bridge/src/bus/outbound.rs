@@ -113,6 +113,12 @@ impl Outgoing {
             ..self
         }
     }
+
+    /// The call of this process that waits for the answer.
+    pub(crate) fn awaited_call(&self) -> Option<CallId> {
+        let call = self.call.as_ref().filter(|_| self.is_awaited);
+        call?.parse().ok()
+    }
 }
 
 // === impl RoutingError ===

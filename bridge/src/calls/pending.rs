@@ -527,6 +527,14 @@ impl PendingCalls {
         self.hand_over(call, |_, _| Some(Err(error)))
     }
 
+    /// Fails a call whose request was not handed to a bus.
+    pub(crate) fn fail_unsent(&self, call: CallId, error: CallError) {
+        let entry = self.table.get(&call);
+        if entry.is_some_and(|entry| !entry.may_have_arrived.load(Ordering::Relaxed)) {
+            self.fail(call, error);
+        }
+    }
+
     /// Fails the calls that match. Returns how many.
     pub fn fail_where(&self, matches: impl Fn(&Entry) -> bool, error: &CallError) -> usize {
         let calls: Vec<CallId> = self

@@ -22,8 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Known, Sending, Unconfirmed};
-use super::state::{Original, Pipeline, Received};
-use crate::calls::callid::shown_topic;
+use super::state::{Pipeline, Received};
+use crate::bus::outbound::Outgoing;
+use crate::calls::callid::{CallId, shown_topic};
+use crate::calls::error::CallError;
 
 /// A running binding. When it is dropped, it returns its messages to their source in their order.
 pub(super) struct Run<'p> {
@@ -57,8 +59,8 @@ struct BindingLane {
     failures: u64,
     /// A message was not sent because the partition had moved. Those behind it are not sent either.
     has_moved: bool,
-    /// Whether a requester waits for the message that is sent until it is confirmed.
-    first_is_awaited: bool,
+    /// The calls of the message in its task that waits.
+    sending: Vec<CallId>,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -86,10 +88,20 @@ impl<'p> Run<'p> {
         lane.is_none_or(|lane| lane.order.is_empty())
     }
 
-    /// Whether all messages that are left wait for a destination that fails, and no requester waits for them.
+    /// Whether all messages that are left wait for a destination that fails.
     pub(super) fn is_held(&self) -> bool {
+        let is_held = |lane: &BindingLane| lane.order.is_held() && lane.order.in_flight() == 0;
         let mut lanes = self.lanes.values();
-        lanes.all(|lane| lane.order.is_empty() || lane.is_held())
+        lanes.all(|lane| lane.order.is_empty() || is_held(lane))
+    }
+
+    /// Ends the calls whose requests are not sent: whoever reads their messages next makes these calls.
+    pub(super) fn leave(&self) {
+        let calls = self.lanes.values().flat_map(BindingLane::calls);
+        for call in calls {
+            let pending = self.pipeline.calls.pending();
+            pending.fail_unsent(call, CallError::Draining);
+        }
     }
 
     /// Adds a message to its lane. `has_waited` is whether its partition may have moved since it was received.
@@ -217,16 +229,18 @@ impl<'p> Run<'p> {
                             .extend(entry.sent(step.in_flight, pipeline));
                         continue;
                     }
+                    entry.sending = step.in_flight.calls().collect();
                     pipeline.finish(step, entry.new_wait()).boxed()
                 }
                 Task::Again(number, failed) => {
                     let earlier_failed = entry.new_wait();
+                    entry.sending = failed.calls().collect();
                     pipeline
                         .resend(lane, number, failed, earlier_failed)
                         .boxed()
                 }
                 Task::First(failed) => {
-                    entry.first_is_awaited = failed.original.is_awaited();
+                    entry.sending = failed.calls().collect();
                     pipeline.recover(lane, failed).boxed()
                 }
             };
@@ -347,15 +361,15 @@ impl BindingLane {
         pipeline.confirm(in_flight).map(Known::Decided).boxed()
     }
 
-    /// Whether all its messages wait for a destination that fails, and no requester waits for them.
-    fn is_held(&self) -> bool {
+    /// The calls of its messages that are not in flight.
+    fn calls(&self) -> impl Iterator<Item = CallId> {
         let (failed, waiting) = self.order.left();
-        let failed = failed.map(|failed| &failed.original);
-        let mut originals = failed.chain(waiting.map(|received| &received.original));
-        self.order.is_held()
-            && self.order.in_flight() == 0
-            && !self.first_is_awaited
-            && !originals.any(Original::is_awaited)
+        let waiting = waiting.flat_map(|received| &received.copies);
+        let waiting = waiting.filter_map(Outgoing::awaited_call);
+        let sending = self.sending.iter().copied();
+        sending
+            .chain(failed.flat_map(Unconfirmed::calls))
+            .chain(waiting)
     }
 
     /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
+use a2abus_plugin::Text;
 use a2abus_transports::{Confirmation, Receipt, TransportError, TransportErrorKind};
 use futures_util::FutureExt as _;
 use smallvec::SmallVec;
@@ -16,7 +17,8 @@ use super::state::{Original, Pipeline, Received};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::{FailureAction, Holder};
 use crate::bus::outbound::Outgoing;
-use crate::calls::callid::shown_topic;
+use crate::calls::callid::{CallId, shown_topic};
+use crate::calls::error::CallError;
 use crate::clock;
 use crate::restart::chain;
 
@@ -209,15 +211,19 @@ impl Pipeline {
         if copy.dead_letter.is_some() {
             return true;
         }
-        let call = copy.call.as_ref().filter(|_| copy.is_awaited);
-        let call = call.and_then(|call| call.parse().ok());
-        !copy.expires.is_some_and(clock::is_over)
-            && call.is_none_or(|call| !self.calls.has_ended(call))
+        let has_ended = |call| self.calls.has_ended(call);
+        !copy.expires.is_some_and(clock::is_over) && !copy.awaited_call().is_some_and(has_ended)
     }
 
     /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
         if !original.is_current() {
+            // If this replica has read the request again, that one waits for the answer to this one, and gets the error.
+            if let Some(call) = copy.awaited_call() {
+                let why = "the partition of the request moved before it was sent";
+                let error = CallError::Unavailable(Text::from_static(why));
+                self.calls.pending().fail_unsent(call, error);
+            }
             return tracing::debug!(
                 topic = %shown_topic(copy.address.topic.as_str()),
                 "a copy is not sent again, because its partition has moved"
@@ -357,11 +363,11 @@ impl Pipeline {
         let mut copy = Some(copy);
         while let Some(sending) = copy {
             let is_wanted = || self.is_wanted(&sending) && original.is_current();
-            copy = match self.publisher.until_confirmed_if(&sending, is_wanted).await {
-                Ok(true) => {
-                    self.calls.note_published(&sending);
-                    None
-                }
+            let handed_over = || self.calls.note_published(&sending);
+            let publisher = &self.publisher;
+            let sent = publisher.until_confirmed_if(&sending, is_wanted, handed_over);
+            copy = match sent.await {
+                Ok(true) => None,
                 Ok(false) => {
                     self.unwanted(&sending, original);
                     None
@@ -421,6 +427,17 @@ impl Sending {
     }
 }
 
+// === impl Unconfirmed ===
+
+impl Unconfirmed {
+    /// The calls whose requests are among its copies.
+    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
+        self.copies
+            .iter()
+            .filter_map(|(copy, _)| copy.awaited_call())
+    }
+}
+
 // === impl InFlight ===
 
 impl InFlight {
@@ -444,6 +461,11 @@ impl InFlight {
                 None | Some(SendResult::Failed(_) | SendResult::Unconfirmed(_))
             )
         })
+    }
+
+    /// The calls whose requests are among its copies.
+    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
+        self.copies.iter().filter_map(Outgoing::awaited_call)
     }
 
     /// Whether it still belongs to this replica.

@@ -165,11 +165,6 @@ impl Original {
         }
     }
 
-    /// Whether it contains requests whose requester waits for an answer.
-    pub(super) fn is_awaited(&self) -> bool {
-        matches!(self.settlement, Settlement::Shared(_))
-    }
-
     pub(super) fn undelivered(&self) -> Undelivered<'_> {
         Undelivered {
             message: &self.message,

@@ -21,7 +21,7 @@ instance: test
 http: { enabled: false }
 admin: { enabled: false }
 transports: { source: { type: memory }, sink: { type: memory }, slow: { type: memory } }
-bindings: [{ name: in, transport: source, topics: [in], group: g }]
+bindings: [{ name: in, transport: source, topics: [in], group: g, reply_topics: [answers] }]
 routes:
   - { name: slow, when: { targetagent: slow }, to: [{ transport: slow, topic: out }] }
   - { name: both, when: { targetagent: both }, to: [{ transport: slow, topic: out }, { transport: sink, topic: out }] }
@@ -72,15 +72,38 @@ impl Fixture {
 
     /// Publishes a numbered message for an agent to the partition of the source that all messages share.
     async fn publish(&self, agent: &str, number: i64) {
-        let to = Address::topic(Topic::from_static("in"));
         let params = json!({ "_agentId": agent, "number": number });
-        let body = json!({ "jsonrpc": "2.0", "method": "note", "params": params });
+        self.publish_body(json!({ "jsonrpc": "2.0", "method": "note", "params": params }))
+            .await;
+    }
+
+    /// Publishes a request there.
+    async fn request(&self) {
+        let params = json!({ "_agentId": "fast" });
+        self.publish_body(json!({ "jsonrpc": "2.0", "id": 1, "method": "do", "params": params }))
+            .await;
+    }
+
+    async fn publish_body(&self, body: Value) {
+        let mut to = Address::topic(Topic::from_static("in"));
+        to.reply_to = Some(Topic::from_static("answers"));
         let message = Message {
             key: Some("key".into()),
             ..Message::plain(body.to_string())
         };
         let sent = self.source.send(&to, message).await;
         sent.unwrap().await.unwrap();
+    }
+
+    /// Waits until this many messages of the binding are in progress.
+    async fn until_in_flight(&self, count: i64) {
+        let in_flight = &self.pipeline.intake.metrics.in_flight;
+        let until = timeout(Duration::from_secs(100), async {
+            while in_flight.get() != count {
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        until.await.expect("they are");
     }
 
     /// A new reader of the source. When it is dropped, the partition moves.
@@ -252,4 +275,71 @@ async fn a_binding_that_stops_leaves_messages_for_a_failing_destination_at_their
     assert_eq!(fixture.pipeline.intake.metrics.in_flight.get(), 0);
     let again = read(&mut reader, 2).await.into_iter().map(settle);
     assert_eq!(again.collect::<Vec<_>>(), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_in_a_moved_partition_ends_before_its_deadline() {
+    let fixture = Fixture::new(Memory::default()).await;
+    let unknown = Some(TransportErrorKind::UnknownTopic);
+    fixture
+        .sink
+        .set_refused(TopicFilter::new("out").unwrap(), unknown);
+    let binding = fixture.start();
+    let mut reader = fixture.reader().await;
+    fixture.publish("fast", 0).await;
+    fixture.request().await;
+    process(read(&mut reader, 2).await, &binding).await;
+    fixture.until_in_flight(2).await;
+    let calls = fixture.pipeline.calls.pending();
+    assert_eq!(calls.len(), 1);
+    let moved = Instant::now();
+    drop(reader);
+    fixture.until_in_flight(0).await;
+    assert!(calls.is_empty());
+    assert!(moved.elapsed() < Duration::from_secs(25), "not its timeout");
+    // The next reader gets both, and this replica has sent no error.
+    let mut answers = fixture
+        .source
+        .subscribe(subscription("answers"))
+        .await
+        .unwrap();
+    let mut next = fixture.reader().await;
+    assert_eq!(read(&mut next, 2).await.len(), 2);
+    assert!(answers.try_recv().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_read_again_before_it_was_sent_is_answered_with_an_error() {
+    let fixture = Fixture::new(Memory::default()).await;
+    let out = TopicFilter::new("out").unwrap();
+    let refuse = |kind| fixture.sink.set_refused(out.clone(), kind);
+    refuse(Some(TransportErrorKind::UnknownTopic));
+    let binding = fixture.start();
+    let mut reader = fixture.reader().await;
+    fixture.publish("fast", 0).await;
+    fixture.request().await;
+    process(read(&mut reader, 2).await, &binding).await;
+    fixture.until_in_flight(2).await;
+    drop(reader);
+    let mut reader = fixture.reader().await;
+    process(read(&mut reader, 2).await, &binding).await;
+    let mut answers = fixture
+        .source
+        .subscribe(subscription("answers"))
+        .await
+        .unwrap();
+    let error = answers.recv().await.unwrap();
+    let body: Value = serde_json::from_slice(error.message.body.as_ref().unwrap()).unwrap();
+    assert_eq!(body["id"], 1);
+    assert_eq!(body["error"]["data"]["reason"], "agent_unavailable");
+    refuse(None);
+    let mut events = fixture.events().await;
+    assert_eq!(settle(events.recv().await.unwrap()), 0);
+    fixture.until_in_flight(0).await;
+    // Both are settled.
+    drop((reader, binding));
+    let mut next = fixture.reader().await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(next.try_recv().is_none());
+    assert!(events.try_recv().is_none(), "the request was not sent");
 }
