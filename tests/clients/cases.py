@@ -52,7 +52,7 @@ def nonce_in(value):
 
 
 def right(agent, behave, kind, number, content):
-    """The member of the JSON-RPC answer that one answer of an agent becomes, and its value. README, "How an agent answers"."""
+    """The member of the JSON-RPC answer that one answer of an agent becomes, and its value. docs/messages.md, "How an agent answers"."""
     error = kind == "error"
     match family(agent).__name__:
         case "e2a" if kind == "part":

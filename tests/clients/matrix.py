@@ -1,7 +1,7 @@
 """Real clients against a running bridge: every requester with every agent and every kind of answer; then 1,000 concurrent
 exchanges of each requester, all with the JSON-RPC id 1; then the same with a `kill -9` of the bridge in the middle.
 
-`tests/clients/run` starts this. It prints the matrix as it stands in the README, and ends with `N passed, N failed`.
+`tests/clients/run` starts this. It prints the matrix as it stands in docs/clients.md, and ends with `N passed, N failed`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from conformance import conformance
 from crowd import equal_ids, killed
 from inspector import inspector
 from programs import Agents, Spring
-from readme import examples, unlike_readme
+from readme import examples, unlike_documents
 from replicas import replicas
 from sdks import library_clients
 from world import HELD_BACK, NATS, PATIENCE, Bridge, delete_topics, make_topics, stream_name, until
@@ -172,7 +172,7 @@ async def everything(bridge, control, spring, report):
         report.note(f"{requester.name}, {agent}, {behave}", problem)
     rows = list(table(asking, problems))
     print("\n".join(rows), flush=True)
-    report.note("the matrix is the one in the README", unlike_readme(rows))
+    report.note("the matrix is the one in docs/clients.md", unlike_documents(rows))
     await step("the clients of the SDKs", library_clients(bridge.program, bridge.door, report), report)
     await step("two replicas of MCP", replicas(bridge.program, bridge.directory, report), report)
     if os.environ["CLIENTS_MCP_KIT"]:

@@ -1,4 +1,4 @@
-"""The README says what is so: its matrix is the one that was found, and its examples for clients run as they stand."""
+"""The documents say what is so: the matrix is the one that was found, and the examples for clients run as they stand."""
 
 import asyncio
 import os
@@ -6,7 +6,9 @@ import re
 
 from world import NATS
 
-README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+README = os.path.join(ROOT, "README.md")
+CLIENTS = os.path.join(ROOT, "docs", "clients.md")
 SECTIONS = ("## Point your client here", "## Point your MCP client here")
 # The address in the examples.
 DOOR = "http://127.0.0.1:8080"
@@ -14,9 +16,9 @@ DOOR = "http://127.0.0.1:8080"
 ANSWERS = ("-3 degrees", "part 2")
 
 
-def unlike_readme(rows):
-    """The first row that the README does not have."""
-    with open(README) as file:
+def unlike_documents(rows):
+    """The first row that docs/clients.md does not have."""
+    with open(CLIENTS) as file:
         lines = set(file.read().splitlines())
     return next((f"it lacks the row {row}" for row in rows if row not in lines), None)
 

@@ -12,5 +12,6 @@ mod citations;
 mod cloudevents;
 mod decisions;
 mod hostile;
+mod links;
 mod payloads;
 mod structure;

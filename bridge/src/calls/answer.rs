@@ -657,7 +657,10 @@ impl Answer {
             } else if self.may_have_arrived() {
                 RequestState::Unconfirmed
             } else {
-                RequestState::Unaccepted(cause())
+                match cause() {
+                    None if !self.is_published_here => RequestState::Queued,
+                    cause => RequestState::Unaccepted(cause),
+                }
             },
             rejected: self
                 .calls

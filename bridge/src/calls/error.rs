@@ -85,6 +85,8 @@ pub enum RequestState {
     Expired,
     /// The rest of its HTTP request took all the time.
     Unsent,
+    /// It waited in its binding behind earlier messages.
+    Queued,
     /// The bus had not accepted it; with the cause, if that is known.
     Unaccepted(Option<Text>),
     /// The bus had accepted it and not confirmed it.
@@ -293,54 +295,45 @@ impl fmt::Display for NoAnswer {
         // Rounded up, because callers ask for whole milliseconds.
         let millis = after.as_micros().div_ceil(1_000);
         let named = named(agent);
-        let destination = match request {
-            RequestState::Expired => {
-                return f.write_str("the request had expired before the bridge read it");
+        let text = match request {
+            RequestState::Published(destination) => {
+                let from = match agent.as_str() {
+                    "" => String::new(),
+                    agent => format!(" from agent {agent:?}"),
+                };
+                format!("no answer{from} within {millis} ms (published to {destination})")
             }
-            RequestState::Unsent => {
-                return write!(
-                    f,
-                    "not sent within {millis} ms: earlier requests of the batch, or waiting for the shared state, used up the time"
-                );
-            }
-            RequestState::Unconfirmed => {
-                return write!(
-                    f,
-                    "the bus did not confirm the request within {millis} ms: the agent may still get it"
-                );
-            }
+            RequestState::Expired => "the request had expired before the bridge read it".to_owned(),
+            RequestState::Unsent => format!(
+                "not sent within {millis} ms: earlier requests of the batch, or waiting for the shared state, used up the time"
+            ),
+            RequestState::Queued => format!(
+                "not sent within {millis} ms: earlier messages wait for a destination that fails or has no room; the bridge's log names it"
+            ),
             RequestState::Unaccepted(cause) => {
-                let why = |cause| format!(" ({cause})");
-                let cause = cause.as_deref().map_or(String::new(), why);
-                let what = "the bus did not accept the request";
-                return write!(f, "not sent within {millis} ms: {what}{cause}");
+                let cause = cause.as_deref().map(|cause| format!(" ({cause})"));
+                let cause = cause.unwrap_or_default();
+                format!("not sent within {millis} ms: the bus did not accept the request{cause}")
             }
-            RequestState::Begun { parts } => {
-                return write!(
-                    f,
-                    "{named} did not end its answer: nothing came for {millis} ms after part {parts}"
-                );
-            }
-            RequestState::Asked => {
-                return write!(
-                    f,
-                    "the client did not answer a question of {named} in time (calls.question_timeout)"
-                );
-            }
+            RequestState::Unconfirmed => format!(
+                "the bus did not confirm the request within {millis} ms: the agent may still get it"
+            ),
+            RequestState::Begun { parts } => format!(
+                "{named} did not end its answer: nothing came for {millis} ms after part {parts}"
+            ),
+            RequestState::Asked => format!(
+                "the client did not answer a question of {named} in time (calls.question_timeout)"
+            ),
             RequestState::Unended { parts, is_longest } => {
-                let what = unended(*parts, *is_longest, millis);
-                return write!(f, "{named} {what}");
+                format!("{named} {}", unended(*parts, *is_longest, millis))
             }
-            RequestState::Published(destination) => destination,
         };
-        f.write_str("no answer")?;
-        if !agent.is_empty() {
-            write!(f, " from agent {:?}", agent.as_str())?;
-        }
-        write!(f, " within {millis} ms (published to {destination})")?;
+        f.write_str(&text)?;
         match rejected {
-            Some(why) => write!(f, "; an answer came but was rejected: {}", why.message()),
-            None => Ok(()),
+            Some(why) if matches!(request, RequestState::Published(_)) => {
+                write!(f, "; an answer came but was rejected: {}", why.message())
+            }
+            _ => Ok(()),
         }
     }
 }

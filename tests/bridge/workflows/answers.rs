@@ -73,9 +73,9 @@ async fn a_workflow_as_plain_lines_gets_its_progress_in_order_and_then_its_answe
 }
 
 #[tokio::test]
-async fn the_workflow_of_the_readme_runs_with_its_input_in_its_last_line() {
-    const README: &str = include_str!("../../../README.md");
-    let (_, rest) = README.split_once("$ cat >best.jsonl <<'END'\n").unwrap();
+async fn the_workflow_of_the_guide_runs_with_its_input_in_its_last_line() {
+    const GUIDE: &str = include_str!("../../../docs/workflows.md");
+    let (_, rest) = GUIDE.split_once("$ cat >best.jsonl <<'END'\n").unwrap();
     let (lines, rest) = rest.split_once("\nEND\n").unwrap();
     let (_, input) = rest.split_once("--input '").unwrap();
     let (input, _) = input.split_once("'\n").unwrap();
