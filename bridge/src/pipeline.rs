@@ -120,7 +120,8 @@ impl Pipeline {
 
     /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress. Does not
     /// wait for a failing destination, so that another process gets the partitions at once: the source delivers these
-    /// messages again. It does wait if the source delivers nothing again.
+    /// messages again. It does wait if the source delivers nothing again, or if an agent may be at work on a request in
+    /// one of them: its answer settles the message, and what is behind it in its lane must not come before it.
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut unread = Unread::default();
         let mut received = Vec::with_capacity(AT_ONCE);
@@ -226,10 +227,11 @@ impl Pipeline {
             Some(unsettled) => {
                 unsettled.hold(acknowledger, routed.room.message());
                 self.exchanges.start(routed.in_hand);
-                Settlement::Shared(unsettled)
+                let calls = routed.copies.iter().filter_map(Outgoing::awaited_call);
+                Settlement::Shared(unsettled, calls.collect())
             }
         };
-        let is_shared = matches!(settlement, Settlement::Shared(_));
+        let is_shared = matches!(settlement, Settlement::Shared(..));
         let in_progress = || InProgress::new(&self.intake.metrics.in_flight);
         let original = Original {
             _counted: (!is_shared).then(in_progress),
@@ -245,7 +247,7 @@ impl Pipeline {
     fn settle(&self, original: Original) {
         let acknowledger = match original.settlement {
             Settlement::Now(acknowledger) => acknowledger,
-            Settlement::Shared(unsettled) => return unsettled.done(),
+            Settlement::Shared(unsettled, _) => return unsettled.done(),
         };
         let _settle = stage::settle().entered();
         match acknowledger.settle(Outcome::Settled) {

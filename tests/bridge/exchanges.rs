@@ -7,7 +7,7 @@ use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_plugin::Limits;
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
-use a2abus_transports::memory::Memory;
+use a2abus_transports::memory::{FaultPlan, Memory};
 use a2abus_transports::{
     Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
     TransportErrorKind,
@@ -1949,4 +1949,71 @@ async fn a_request_that_was_sent_is_answered_although_its_message_is_left_to_the
         .await
         .unwrap();
     assert!(world.agent.try_recv().is_none(), "it gets no cancel");
+}
+
+/// Its agent may answer, and what is behind it must not be read before it.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_bus_has_accepted_is_waited_for_with_what_is_behind_it() {
+    let late = FaultPlan {
+        late_confirmation: 1.0,
+        late_at_most: Duration::from_secs(1_000),
+        ..FaultPlan::default()
+    };
+    let (near, far) = (Memory::default(), Memory::with_faults(1, late));
+    let far_too = "{ bus: { type: memory }, far: { type: memory } }";
+    let to_far = "routes: [{ name: far, when: { targetagent: slow }, to: [{ transport: far, topic: slow }] }, ";
+    let config = CONFIG
+        .replace("{ bus: { type: memory } }", far_too)
+        .replace("routes: [", to_far);
+    let config = Config::read("test.yaml", &config, []).unwrap_or_else(|p| panic!("{p}"));
+    let mut agent = far.subscribe(group("slow")).await.unwrap();
+    let mut events = near.subscribe(group("agents.weather")).await.unwrap();
+    let mut inbox = near.subscribe(group("clients.me")).await.unwrap();
+    let refuse = |kind| far.set_refused(TopicFilter::new("slow").unwrap(), kind);
+    refuse(Some(TransportErrorKind::TimedOut));
+    let bridge = build(config, |name| if name == "bus" { &near } else { &far }).await;
+    let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(bridge.run(stop.clone()));
+    until_ready(&readiness).await;
+
+    let mut to = Address::topic(topic("requests"));
+    to.reply_to = Some(topic("clients.me"));
+    let slow = Message::plain(text(&request("1")).replace("weather", "slow"));
+    let event = Message::plain(text(&request("1")).replace(r#""id":1,"#, ""));
+    for message in [slow, event] {
+        let sent = near.send(&to, in_lane(message)).await.unwrap();
+        sent.await.unwrap();
+    }
+    within("the lane is held", async {
+        let held = r#"a2abus_held_lanes{binding="requests",kind="timed_out"} 1"#;
+        while !metrics.render().unwrap().contains(held) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    refuse(None);
+    let accepted = receive(&mut agent, "the request, which is not confirmed yet").await;
+    stop.cancel();
+    sleep(Duration::from_secs(1)).await;
+    assert!(!running.is_finished() && agent.try_recv().is_none());
+    let mut next = near
+        .subscribe(group_of("requests", "a2abus"))
+        .await
+        .unwrap();
+    assert!(next.try_recv().is_none());
+    let answer = Message::plain("{}");
+    let reply_to = Address::topic(accepted.reply_to.clone().unwrap());
+    far.send(&reply_to, answer).await.unwrap();
+    assert_eq!(
+        body(&receive(&mut inbox, "its answer").await.message)["id"],
+        1
+    );
+    within("the bridge drains", running).await.unwrap();
+    assert!(events.try_recv().is_none());
+    let ids = [
+        body(&receive(&mut next, "the request").await.message)["id"].clone(),
+        body(&receive(&mut next, "what was behind it").await.message)["id"].clone(),
+    ];
+    assert_eq!(ids, [json!(1), Value::Null]);
 }

@@ -639,9 +639,12 @@ impl Answer {
         let is_unended = parts > 0 && (cut.is_some() || Instant::now() >= self.last_deadline);
         let limit = cut.unwrap_or(self.last_deadline);
         let limit = limit.saturating_duration_since(self.account.started());
-        let is_published = self.may_have_arrived() && self.publishing.0.is_none();
         let destination = || copy.map(|copy| calls.name_of(copy)).unwrap_or_default();
-        let cause = || copy.and_then(|copy| calls.why_unpublished(copy));
+        let cause = copy.and_then(|copy| calls.why_unpublished(copy));
+        // A binding does not tell whether the bus has confirmed it. While its destination fails, it has not.
+        let may_be_published = self.is_published_here || cause.is_none();
+        let is_published =
+            may_be_published && self.may_have_arrived() && self.publishing.0.is_none();
         CallError::Timeout(Box::new(NoAnswer {
             after: if is_unended { limit } else { self.timeout },
             agent: self.cancel.target().cloned().unwrap_or_default(),
@@ -657,7 +660,7 @@ impl Answer {
             } else if self.may_have_arrived() {
                 RequestState::Unconfirmed
             } else {
-                match cause() {
+                match cause {
                     None if !self.is_published_here => RequestState::Queued,
                     cause => RequestState::Unaccepted(cause),
                 }
@@ -700,6 +703,7 @@ impl Answer {
             CallError::HandedOff
                 | CallError::Unavailable(_)
                 | CallError::NoSubscriber(_)
+                | CallError::Moved
                 | CallError::AnswerLost(_)
                 | CallError::DestinationRefused(_)
                 | CallError::Refused(_)

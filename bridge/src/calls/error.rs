@@ -39,6 +39,11 @@ pub enum CallError {
     /// The limit of pending calls is reached.
     #[error("{0}")]
     Exhausted(Bound),
+    /// The Kafka partition of the request moved before it was sent.
+    #[error(
+        "the request was not sent: its partition moved while it waited for a destination that fails"
+    )]
+    Moved,
     /// The bridge is shutting down, and the request was not sent.
     #[error("the bridge is shutting down")]
     Draining,
@@ -157,6 +162,7 @@ impl CallError {
             Self::Unavailable(_)
             | Self::NoSubscriber(_)
             | Self::DestinationRefused(_)
+            | Self::Moved
             | Self::Draining => "agent_unavailable",
             Self::AnswerLost(_) | Self::AnswerDropped | Self::Drained | Self::HandedOff => {
                 "answer_lost"
@@ -183,6 +189,7 @@ impl CallError {
             | Self::DestinationRefused(_) => CallOutcome::Unavailable,
             Self::AgentNotFound(_)
             | Self::Exhausted(_)
+            | Self::Moved
             | Self::Draining
             | Self::Drained
             | Self::HandedOff

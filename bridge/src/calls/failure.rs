@@ -332,6 +332,7 @@ impl Failure {
                 AnswerLost,
                 "the bridge shut down before the agent's answer arrived; if the task has begun, or if the request had an Idempotency-Key, another replica receives the answer if one runs: ask there for the task, or send the request again with its key; without a key the agent would do the work again",
             ),
+            CallError::Moved => Self::new(AgentUnavailable, format!("{error}; send it again")),
             CallError::Draining => Self::new(
                 AgentUnavailable,
                 "the bridge is shutting down; send the request again to another replica",
@@ -729,6 +730,11 @@ mod tests {
                 CallError::HandedOff,
                 "answer_lost",
                 [-32006, -32603, -32603],
+            ),
+            (
+                CallError::Moved,
+                "agent_unavailable",
+                [-32002, -32603, -32603],
             ),
             (
                 CallError::Draining,

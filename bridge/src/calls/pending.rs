@@ -527,6 +527,12 @@ impl PendingCalls {
         self.hand_over(call, |_, _| Some(Err(error)))
     }
 
+    /// Whether a call waits whose request an agent may have received.
+    pub(crate) fn may_have_arrived(&self, call: CallId) -> bool {
+        let entry = self.table.get(&call);
+        entry.is_some_and(|entry| entry.may_have_arrived.load(Ordering::Relaxed))
+    }
+
     /// Fails a call whose request was not handed to a bus.
     pub(crate) fn fail_unsent(&self, call: CallId, error: CallError) {
         let entry = self.table.get(&call);

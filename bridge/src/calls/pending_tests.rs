@@ -175,3 +175,22 @@ fn records_that_are_collected_use_the_budget_of_the_caller() {
     assert_eq!(received(&mut receiver), Err(CallError::AnswerDropped));
     assert!(table.is_empty());
 }
+
+#[test]
+fn a_request_that_was_handed_to_a_bus_does_not_count_as_unsent() {
+    let table = PendingCalls::new(8, gauge());
+    let [sent, unsent] = [(); 2].map(|()| CallId::new(Replica(0)).unwrap());
+    let receivers = [sent, unsent].map(|call| {
+        let (entry, receiver) = entry(8);
+        assert!(table.register(call, entry));
+        receiver
+    });
+    table.note_published(sent);
+    for call in [sent, unsent] {
+        table.fail_unsent(call, CallError::Moved);
+    }
+    assert!(table.may_have_arrived(sent) && !table.may_have_arrived(unsent));
+    let [mut sent, mut unsent] = receivers;
+    assert!(sent.try_recv().is_err(), "it goes on");
+    assert_eq!(received(&mut unsent).unwrap_err(), CallError::Moved);
+}

@@ -22,8 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, Task};
 use super::send::{Decided, Done, InFlight, Known, Sending, Unconfirmed};
-use super::state::{Pipeline, Received};
-use crate::bus::outbound::Outgoing;
+use super::state::{Original, Pipeline, Received};
 use crate::calls::callid::{CallId, shown_topic};
 use crate::calls::error::CallError;
 
@@ -60,7 +59,7 @@ struct BindingLane {
     /// A message was not sent because the partition had moved. Those behind it are not sent either.
     has_moved: bool,
     /// The calls of the message in its task that waits.
-    sending: Vec<CallId>,
+    sending: Box<[CallId]>,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -88,9 +87,14 @@ impl<'p> Run<'p> {
         lane.is_none_or(|lane| lane.order.is_empty())
     }
 
-    /// Whether all messages that are left wait for a destination that fails.
+    /// Whether all messages that are left wait for a destination that fails, and no agent may be at work on a request in
+    /// them.
     pub(super) fn is_held(&self) -> bool {
-        let is_held = |lane: &BindingLane| lane.order.is_held() && lane.order.in_flight() == 0;
+        let pending = self.pipeline.calls.pending();
+        let is_held = |lane: &BindingLane| {
+            let is_held = lane.order.is_held() && lane.order.in_flight() == 0;
+            is_held && !lane.calls().any(|call| pending.may_have_arrived(call))
+        };
         let mut lanes = self.lanes.values();
         lanes.all(|lane| lane.order.is_empty() || is_held(lane))
     }
@@ -135,6 +139,7 @@ impl<'p> Run<'p> {
     /// A task that had to wait is done.
     pub(super) fn done(&mut self, lane: u32, done: Done) {
         let (pipeline, entry) = (self.pipeline, self.lanes.entry(lane).or_default());
+        entry.sending = Box::default();
         let is_current = match done {
             Done::Sent(in_flight) => {
                 let is_current = in_flight.is_current();
@@ -229,18 +234,18 @@ impl<'p> Run<'p> {
                             .extend(entry.sent(step.in_flight, pipeline));
                         continue;
                     }
-                    entry.sending = step.in_flight.calls().collect();
+                    entry.sending = step.in_flight.calls().into();
                     pipeline.finish(step, entry.new_wait()).boxed()
                 }
                 Task::Again(number, failed) => {
                     let earlier_failed = entry.new_wait();
-                    entry.sending = failed.calls().collect();
+                    entry.sending = failed.original.calls().into();
                     pipeline
                         .resend(lane, number, failed, earlier_failed)
                         .boxed()
                 }
                 Task::First(failed) => {
-                    entry.sending = failed.calls().collect();
+                    entry.sending = failed.original.calls().into();
                     pipeline.recover(lane, failed).boxed()
                 }
             };
@@ -364,12 +369,13 @@ impl BindingLane {
     /// The calls of its messages that are not in flight.
     fn calls(&self) -> impl Iterator<Item = CallId> {
         let (failed, waiting) = self.order.left();
-        let waiting = waiting.flat_map(|received| &received.copies);
-        let waiting = waiting.filter_map(Outgoing::awaited_call);
-        let sending = self.sending.iter().copied();
-        sending
-            .chain(failed.flat_map(Unconfirmed::calls))
-            .chain(waiting)
+        let failed = failed.map(|failed| &failed.original);
+        let originals = failed.chain(waiting.map(|received| &received.original));
+        let calls = self
+            .sending
+            .iter()
+            .chain(originals.flat_map(Original::calls));
+        calls.copied()
     }
 
     /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at

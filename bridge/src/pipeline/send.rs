@@ -4,7 +4,6 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
-use a2abus_plugin::Text;
 use a2abus_transports::{Confirmation, Receipt, TransportError, TransportErrorKind};
 use futures_util::FutureExt as _;
 use smallvec::SmallVec;
@@ -220,9 +219,7 @@ impl Pipeline {
         if !original.is_current() {
             // If this replica has read the request again, that one waits for the answer to this one, and gets the error.
             if let Some(call) = copy.awaited_call() {
-                let why = "the partition of the request moved before it was sent";
-                let error = CallError::Unavailable(Text::from_static(why));
-                self.calls.pending().fail_unsent(call, error);
+                self.calls.pending().fail_unsent(call, CallError::Moved);
             }
             return tracing::debug!(
                 topic = %shown_topic(copy.address.topic.as_str()),
@@ -427,17 +424,6 @@ impl Sending {
     }
 }
 
-// === impl Unconfirmed ===
-
-impl Unconfirmed {
-    /// The calls whose requests are among its copies.
-    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
-        self.copies
-            .iter()
-            .filter_map(|(copy, _)| copy.awaited_call())
-    }
-}
-
 // === impl InFlight ===
 
 impl InFlight {
@@ -463,9 +449,9 @@ impl InFlight {
         })
     }
 
-    /// The calls whose requests are among its copies.
-    pub(super) fn calls(&self) -> impl Iterator<Item = CallId> {
-        self.copies.iter().filter_map(Outgoing::awaited_call)
+    /// The calls whose requests are in it.
+    pub(super) fn calls(&self) -> &[CallId] {
+        self.original.calls()
     }
 
     /// Whether it still belongs to this replica.

@@ -15,6 +15,7 @@ use crate::bus::delivery::Publisher;
 use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Outbound, Outgoing, Unit};
 use crate::calls::Calls;
+use crate::calls::callid::CallId;
 use crate::calls::exchange::room::{Holds, WaitingRoom};
 use crate::calls::exchange::{Exchanges, RoutedRequest, Unsettled};
 use crate::calls::resolve::ReadAt;
@@ -92,8 +93,8 @@ pub(super) struct InProgress(IntGauge);
 pub(super) enum Settlement {
     /// At once.
     Now(Acknowledger),
-    /// When the requests in it are answered as well.
-    Shared(Unsettled),
+    /// When the requests in it, which are these calls, are answered as well.
+    Shared(Unsettled, Box<[CallId]>),
 }
 
 /// The result of routing a message.
@@ -161,7 +162,15 @@ impl Original {
     pub(super) fn is_current(&self) -> bool {
         match &self.settlement {
             Settlement::Now(acknowledger) => acknowledger.is_current(),
-            Settlement::Shared(unsettled) => unsettled.is_current(),
+            Settlement::Shared(unsettled, _) => unsettled.is_current(),
+        }
+    }
+
+    /// The calls whose requests are in it.
+    pub(super) fn calls(&self) -> &[CallId] {
+        match &self.settlement {
+            Settlement::Now(_) => &[],
+            Settlement::Shared(_, calls) => calls,
         }
     }
 

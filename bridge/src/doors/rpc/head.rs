@@ -46,6 +46,7 @@ pub(super) fn unpublished_status(error: &CallError) -> StatusCode {
         | CallError::Unavailable(_)
         | CallError::NoSubscriber(_)
         | CallError::AnswerLost(_)
+        | CallError::Moved
         | CallError::Draining
         | CallError::Drained
         | CallError::HandedOff
