@@ -2004,7 +2004,7 @@ async fn a_request_that_a_bus_has_accepted_is_waited_for_with_what_is_behind_it(
     assert!(next.try_recv().is_none());
     let answer = Message::plain("{}");
     let reply_to = Address::topic(accepted.reply_to.clone().unwrap());
-    far.send(&reply_to, answer).await.unwrap();
+    let _unconfirmed = far.send(&reply_to, answer).await.unwrap();
     assert_eq!(
         body(&receive(&mut inbox, "its answer").await.message)["id"],
         1
