@@ -44,11 +44,12 @@ impl AnyTransport {
         }
     }
 
-    /// How many received messages were dropped because they were not read in time. Always 0 except on core NATS.
+    /// How many messages were dropped because they were not read in time: on core NATS received ones, in memory those in
+    /// topics that nobody reads. Always 0 on Kafka.
     #[must_use]
     pub fn dropped_messages(&self) -> u64 {
         match self {
-            Self::Memory(_) => 0,
+            Self::Memory(memory) => memory.dropped_messages(),
             #[cfg(feature = "kafka")]
             Self::Kafka(_) => 0,
             #[cfg(feature = "nats")]
@@ -93,6 +94,25 @@ impl AnyTransport {
             #[cfg(feature = "nats")]
             (Self::Nats(nats), LogSource::Stream(stream), from) => {
                 nats.read_log(stream, from).await
+            }
+            _ => Err(no_log(source)),
+        }
+    }
+
+    /// Deletes records of a log, if this user may, and the log keeps one record of each key. Returns whether both hold.
+    /// A record that is gone is no error.
+    ///
+    /// # Errors
+    /// `BadConfig` when this transport has no such logs, or the failure that kept a record from being deleted.
+    pub async fn delete_records(
+        &self,
+        source: &LogSource,
+        records: &[LogPosition],
+    ) -> Result<bool, TransportError> {
+        match (self, source, records) {
+            #[cfg(feature = "nats")]
+            (Self::Nats(nats), LogSource::Stream(stream), records) => {
+                nats.delete_records(stream, records).await
             }
             _ => Err(no_log(source)),
         }

@@ -2,7 +2,8 @@
 //!
 //! [`Kafka`] keeps up to three producers: for messages that leave at once, for those that may linger, and for topics that
 //! refuse batches. A thread serves each, and another one watches the cluster, with a client of its own while the producer
-//! gets no answer. Each subscription and each reader of a log has a consumer on a thread of its own. Each administrative
+//! gets no answer. Once the producer has been asked about many topics that do not exist, another client is asked about
+//! further ones. Each subscription and each reader of a log has a consumer on a thread of its own. Each administrative
 //! request has its own client. See `producer`, `consumer`, `log` and `checkup`.
 
 mod checkup;
@@ -54,7 +55,7 @@ use error::failed;
 use health::{Events, PROBE_TIMEOUT, PROBE_TOPIC, Pulse};
 use intake::Budget;
 use producer::{BatchClient, Producer};
-use questions::{Lookup, Partitions, REQUEST_TIMEOUT, RETRY_PAUSE, lookup};
+use questions::{Enquiries, Lookup, Partitions, REQUEST_TIMEOUT, RETRY_PAUSE, lookup};
 use thread::spawn;
 use topics::{Existence, Topics};
 
@@ -77,6 +78,7 @@ struct Shared {
     pulse: Arc<Pulse>,
     health: watch::Receiver<Health>,
     producer: Arc<Producer>,
+    enquiries: Arc<Enquiries>,
     /// Stops the readers.
     closing: CancellationToken,
     /// The threads that read.
@@ -106,11 +108,13 @@ impl Kafka {
         let (changes, health) = watch::channel(Health::Connecting(connecting.into()));
         let topics = Arc::new(Topics::default());
         let producer = Arc::new(Producer::start(&config, &pulse, &topics)?);
+        let enquiries = Arc::new(Enquiries::new(&config, &pulse));
         let shared = Arc::new(Shared {
             config,
             pulse: Arc::clone(&pulse),
             health,
             producer: Arc::clone(&producer),
+            enquiries: Arc::clone(&enquiries),
             closing: CancellationToken::new(),
             readers: TaskTracker::new(),
         });
@@ -118,14 +122,17 @@ impl Kafka {
         let settings = Arc::clone(&shared.config);
         spawn("a2abus-kafka-watch", move || {
             let mut second = SecondOpinion::default();
-            health::watch(&pulse, &changes, || match probe(&producer) {
-                Err(_) if second.is_answered(&settings, &pulse) => {
-                    Ok(health::Answer::Other(second.health(pulse.is_refused())))
-                }
-                Err(error) => Err(error),
-                Ok(()) => {
-                    second.close();
-                    Ok(health::Answer::Producer)
+            health::watch(&pulse, &changes, || {
+                enquiries.end_idle();
+                match probe(&producer) {
+                    Err(_) if second.is_answered(&settings, &pulse) => {
+                        Ok(health::Answer::Other(second.health(pulse.is_refused())))
+                    }
+                    Err(error) => Err(error),
+                    Ok(()) => {
+                        second.close();
+                        Ok(health::Answer::Producer)
+                    }
                 }
             });
             drop(changes);
@@ -210,14 +217,23 @@ impl Kafka {
     }
 
     /// Fails at once for a topic that does not exist, or that this user may not see. If the cluster does not answer,
-    /// the client queues the message and finds out.
+    /// the client queues the message and finds out. If it is asked about too many topics at a time, the send fails, because
+    /// the client keeps the topic of each message that it queues.
     async fn check_exists(&self, topic: &Topic) -> Result<usize, TransportError> {
         let topics = self.shared.producer.topics();
         if !self.shared.health.borrow().is_up() {
             return Existence::Undetermined.into_result(topic);
         }
         let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.find(topics, topic)).await;
-        let verdict = lookup.unwrap_or(Existence::Undetermined);
+        let verdict = match lookup {
+            Ok(verdict) => verdict,
+            Err(_) if topics.is_crowded() => {
+                let what =
+                    format!("look up the topic {topic}: too many are looked up at the same time");
+                return Err(TransportError::new(TransportErrorKind::Saturated, what));
+            }
+            Err(_) => Existence::Undetermined,
+        };
         topics.note(topic, verdict);
         verdict.into_result(topic)
     }
@@ -231,9 +247,9 @@ impl Kafka {
             if let Some(known) = topics.known(topic) {
                 return known;
             }
-            let name = topic.clone();
+            let (name, enquiries) = (topic.clone(), Arc::clone(&self.shared.enquiries));
             let question = move |client: &BatchClient| {
-                let found = lookup(client.client(), &name);
+                let found = enquiries.ask(client.client(), &name);
                 // The thread keeps its turn until then, even if nobody waits for its answer any more.
                 drop(turn);
                 found
@@ -247,6 +263,10 @@ impl Kafka {
                     return Existence::Exists { partitions };
                 }
                 Ok(Lookup::Forbidden) => return Existence::Forbidden,
+                // No topic can have this name.
+                Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {
+                    return Existence::Missing;
+                }
                 Ok(Lookup::Unknown) => {
                     let since = *unknown_since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= SENDER_PROPAGATION {
@@ -376,8 +396,9 @@ fn admin_options() -> AdminOptions {
 impl Transport for Kafka {
     async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
         let topics = topics(&subscription)?;
+        let is_prompt = matches!(subscription.reading, Reading::PromptGroup(_));
         let source = match subscription.reading {
-            Reading::Group(name) => {
+            Reading::Group(name) | Reading::PromptGroup(name) => {
                 for topic in &topics {
                     self.look_up(topic, TOPIC_PROPAGATION).await?;
                 }
@@ -396,6 +417,7 @@ impl Transport for Kafka {
             pulse: Arc::clone(&self.shared.pulse),
             closing: self.shared.closing.child_token(),
             source,
+            is_prompt,
             budget: Budget {
                 bytes: subscription.budget_bytes.max(1),
                 messages: subscription.budget_messages.max(1),

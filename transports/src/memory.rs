@@ -11,7 +11,9 @@
 //! at any time one member of the group holds a lane, so that order survives joins, leaves and crashes. A message is
 //! forgotten once every group has settled it. A topic without groups keeps its messages, so publishing before
 //! subscribing works; only of topics that none but live readers match, such as reply subjects, the last 64 are kept once
-//! they have been read. A full topic makes [`Transport::send`] wait: nothing is ever dropped to make room.
+//! they have been read. A full topic makes [`Transport::send`] wait. Nothing is ever dropped to make room, except in
+//! topics that nobody reads or has asked for by name: when there are too many topics, or when those together hold more
+//! than one topic may, the oldest of them are dropped, logged and counted.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -101,6 +103,12 @@ impl Memory {
     /// it again.
     pub fn set_refused(&self, topics: TopicFilter, kind: Option<TransportErrorKind>) {
         self.store.set_refused(topics, kind);
+    }
+
+    /// How many messages were dropped in topics that nobody read, because others needed the room.
+    #[must_use]
+    pub fn dropped_messages(&self) -> u64 {
+        self.store.dropped()
     }
 
     fn check_open(&self) -> Result<(), TransportError> {

@@ -7,12 +7,14 @@
 //! read  Durable     --DurableReader-> Consumer     at least once: acknowledged when settled
 //! ```
 //! All of them share one client connection. It comes up when the server does and reconnects forever. `Link` reports
-//! whether it is up and whether it is still the same connection.
+//! whether it is up and whether it is still the same connection. If the client itself ends, `replace` starts another
+//! one: everything that used the old one fails or ends, as when a connection is lost, and whoever subscribed subscribes
+//! again.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -43,6 +45,7 @@ mod managed;
 mod mock;
 mod permissions;
 mod pull;
+mod replace;
 mod subjects;
 mod subscribe;
 mod taken;
@@ -60,7 +63,7 @@ use core::{CoreReader, Subscribers, ToFlush, Unflushed};
 use durable::DurableReader;
 use expected::{Answer, Expected, NotSentGuard, Notice};
 use jetstream::Replies;
-use link::{Link, closed, connects};
+use link::{Link, connects};
 use subscribe::{RefusalListener, subscribe_one};
 use taken::TakenSubjects;
 
@@ -86,9 +89,30 @@ use crate::transport::{
 /// although its confirmation has failed.
 #[derive(Clone)]
 pub struct Nats {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
+struct Shared {
+    /// How to start another client.
+    config: NatsConfig,
+    /// The name of the user in messages.
+    user: Text,
+    current: RwLock<Current>,
+    /// All tasks of all clients.
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Ends the tasks with the last clone.
+    _stop: DropGuard,
+}
+
+/// The client of this moment.
+struct Current {
+    inner: Arc<Inner>,
+    /// No other client takes its place any more.
+    is_last: bool,
+}
+
+/// One client, and what uses it.
 struct Inner {
     client: Client,
     link: Arc<Link>,
@@ -111,9 +135,10 @@ struct Inner {
     ack_timeout: Duration,
     request_timeout: Duration,
     tasks: TaskTracker,
+    /// Ends the tasks of this client.
     stop: CancellationToken,
-    /// Ends the tasks with the last clone.
-    _stop: DropGuard,
+    /// Ends those of all clients. Core readers end with it only: what they have received, no server sends again.
+    stop_all: CancellationToken,
 }
 
 /// Reports to a consumer why its reader ended.
@@ -134,74 +159,33 @@ impl Nats {
         TransportError::reject_problems("NATS", &config.problems())?;
         // If the process uses several rustls providers, there may be no default. An existing default is kept.
         let _ = async_nats::rustls::crypto::ring::default_provider().install_default();
-        let (link, client) = Link::connect(&config, SUBSCRIPTION_CAPACITY).await?;
-        let inbox = client.new_inbox();
-        let replies = subscribe_one(&client, format!("{inbox}.*"), None).await?;
-        let (written, messages) = mpsc::channel(core::FLUSH_QUEUE);
-        let (requested, requests) = mpsc::channel(core::FLUSH_QUEUE);
-        let (notices, to_notice) = mpsc::channel(jetstream::NOTICES);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        tasks.spawn(Arc::clone(&link).watch(client.clone(), stop.clone()));
-        tasks.spawn(core::flush_for(
-            client.clone(),
-            Arc::clone(&link),
-            ToFlush { messages, requests },
-            config.ack_timeout,
-            stop.clone(),
-        ));
-        let api = Api::new(client.clone(), Arc::clone(&link), config.jetstream);
-        let replies = Replies {
-            client: client.clone(),
-            link: Arc::clone(&link),
-            api: api.clone(),
-            inbox: replies.ready_chunks(jetstream::CHUNK),
-            notices: to_notice,
-        };
-        tasks.spawn(replies.run(stop.clone()));
-        let streams_tried = CancellationToken::new();
-        let make = managed::make_streams(Arc::clone(&link), api.clone(), streams_tried.clone());
-        let until = stop.clone();
-        tasks.spawn(async move {
-            until.run_until_cancelled(make).await;
-        });
-        Ok(Self {
-            inner: Arc::new(Inner {
-                api,
-                client,
-                link,
-                written,
-                requested,
-                taken: TakenSubjects::new(),
-                notices,
-                inbox,
-                tokens: AtomicU64::new(1),
-                streams_tried,
-                unanswered: Arc::new(Semaphore::new(config.max_ack_pending as usize)),
-                max_ack_pending: config.max_ack_pending,
-                ack_timeout: config.ack_timeout,
-                request_timeout: config.request_timeout,
-                tasks,
-                _stop: stop.clone().drop_guard(),
-                stop,
+        let inner = Inner::start(&config, None, &tasks, &stop).await?;
+        let shared = Arc::new(Shared {
+            user: inner.link.user().clone(),
+            current: RwLock::new(Current {
+                inner: Arc::new(inner),
+                is_last: false,
             }),
-        })
+            config,
+            tasks: tasks.clone(),
+            _stop: stop.clone().drop_guard(),
+            stop: stop.clone(),
+        });
+        tasks.spawn(Shared::replace_ended(Arc::downgrade(&shared), stop));
+        Ok(Self { shared })
+    }
+
+    /// The client of this moment, with what uses it.
+    fn inner(&self) -> Arc<Inner> {
+        self.shared.inner()
     }
 
     /// How many messages of core subscriptions were dropped because they were not read in time. A lower bound: the
     /// client does not count each message that it drops when it is overrun.
     #[must_use]
     pub fn dropped_messages(&self) -> u64 {
-        self.inner.link.dropped()
-    }
-
-    fn stop_with(&self) -> (CancellationToken, Reader, End) {
-        let stop = self.inner.stop.child_token();
-        let (end, ended) = oneshot::channel();
-        let reader = Reader {
-            stop: stop.clone(),
-            ended,
-        };
-        (stop, reader, end)
+        self.inner().link.dropped()
     }
 }
 
@@ -219,29 +203,30 @@ impl Transport for Nats {
     /// if `jetstream.manage` allows; its `max_ack_pending` is `budget_messages`, for all its readers together. If the
     /// server later refuses one of the subjects of a core subscription, the consumer ends.
     async fn subscribe(&self, subscription: Subscription) -> Result<Consumer, TransportError> {
-        let inner = &self.inner;
+        let inner = self.inner();
         inner.link.up(inner.request_deadline()).await?;
         match &subscription.reading {
-            Reading::Group(group) => {
+            Reading::Group(group) | Reading::PromptGroup(group) => {
                 let group = Some(group.clone());
-                self.subscribe_core(&subscription, group.as_ref()).await
+                inner.subscribe_core(&subscription, group.as_ref()).await
             }
-            Reading::Live { partition: _ } => self.subscribe_core(&subscription, None).await,
+            Reading::Live { partition: _ } => inner.subscribe_core(&subscription, None).await,
             Reading::Durable { stream, name } => {
-                self.subscribe_durable(&subscription, stream, name).await
+                inner.subscribe_durable(&subscription, stream, name).await
             }
         }
     }
 
     /// Without a connection the send waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the
-    /// message was not sent and will not be. With [`Guarantee::StoredIfAny`] it then also waits until JetStream says
-    /// whether a stream takes the subject: at most [`QUEUE_DEADLINE`] for its turn to ask, and 2 s for the answer.
+    /// message was not sent and will not be. It fails at once if the client has ended by itself, until another one has
+    /// taken its place. With [`Guarantee::StoredIfAny`] it then also waits until JetStream says whether a stream takes
+    /// the subject: at most [`QUEUE_DEADLINE`] for its turn to ask, and 2 s for the answer.
     async fn send(
         &self,
         to: &Address,
         message: impl Borrow<Message> + Send,
     ) -> Result<Confirmation, TransportError> {
-        let inner = &self.inner;
+        let inner = self.inner();
         let message = message.borrow();
         let bytes = || message.content_bytes();
         let mut is_stored = to.guarantee != Guarantee::Default;
@@ -284,130 +269,101 @@ impl Transport for Nats {
     /// Creates or updates the stream of `jetstream.streams` that stores the topic, if `jetstream.manage` allows;
     /// otherwise does nothing.
     async fn ensure_topic(&self, topic: &Topic, _partitions: u32) -> Result<(), TransportError> {
-        let inner = &self.inner;
+        let inner = self.inner();
         inner.link.up(inner.request_deadline()).await?;
         inner.api.ensure_topic(topic).await.map(drop)
     }
 
     fn health(&self) -> watch::Receiver<Health> {
-        self.inner.link.health()
+        self.inner().link.health()
     }
 
     async fn close(&self, deadline: Duration) -> Result<(), TransportError> {
-        self.inner.close(core::after(deadline)).await
+        let last = self.shared.last_client();
+        last.close(core::after(deadline), &self.shared.stop).await
     }
 }
 
-impl Nats {
-    async fn subscribe_core(
-        &self,
-        subscription: &Subscription,
-        group: Option<&Text>,
-    ) -> Result<Consumer, TransportError> {
-        let inner = &self.inner;
-        if subscription.topics.is_empty() {
-            return Err(TransportError::new(
-                TransportErrorKind::BadConfig,
-                "subscribe to no topic at all",
-            ));
-        }
-        let topics = subscription.topics.iter();
-        let subjects = topics.map(|topic| Text::from(topic.as_str())).collect();
-        let mut listener = RefusalListener::new(&inner.link, subjects, group);
-        let (connection, overrun) = (inner.link.connection(), inner.link.overrun());
-        let lost = CancellationToken::new();
-        let mut subscribers = Vec::with_capacity(subscription.topics.len());
-        for topic in &subscription.topics {
-            subscribers.push(subscribe_one(&inner.client, topic.as_str().to_owned(), group).await?);
-        }
-        inner.echo().await?;
-        listener.check(inner.link.user()).await?;
-        let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
-        let (deliveries, to_consumer) = mpsc::channel(budget.max_messages());
-        let (stop, reader, end) = self.stop_with();
-        let leave = CancellationToken::new();
-        let name = described(&subscription.topics, group);
-        let ends = (lost.clone(), leave.clone());
-        let listening = listener.end_when_refused(name.clone(), ends, stop.clone());
-        inner.tasks.spawn(listening);
-        let core = CoreReader {
-            messages: Subscribers::new(subscribers),
-            deliveries,
-            budget,
-            link: Arc::clone(&inner.link),
-            leave: leave.clone(),
-            subscription: name,
-            connection,
-            overrun,
-            lost: lost.clone(),
-            stop,
-        };
-        inner.tasks.spawn(async move {
-            core.run().await;
-            // Nobody may be waiting for the end.
-            let _ = end.send(Ok(()));
-        });
-        Ok(Consumer::new(to_consumer, reader)
-            .leaving(leave)
-            .losing(lost))
-    }
+// === impl Shared ===
 
-    async fn subscribe_durable(
-        &self,
-        subscription: &Subscription,
-        stream: &Text,
-        name: &Text,
-    ) -> Result<Consumer, TransportError> {
-        let inner = &self.inner;
-        for word in [stream, name] {
-            if !config::is_name(word) {
-                return Err(TransportError::new(
-                    TransportErrorKind::BadConfig,
-                    format!("read {word:?}: not a valid name of a stream or consumer"),
-                ));
-            }
-        }
-        let consumer = ConsumerRef {
-            api: inner.api.clone(),
-            stream: stream.clone(),
-            name: name.clone(),
-            topics: subscription.topics.as_slice().into(),
-            max_ack_pending: u32::try_from(subscription.budget_messages)
-                .unwrap_or(u32::MAX)
-                .max(1),
-        };
-        let (deliveries, to_consumer) = mpsc::channel(subscription.budget_messages.max(1));
-        let (tell_lag, lag) = watch::channel(None);
-        let asking = consumer.clone();
-        let (reading, tell_state) = DurableReader::open(
-            inner.client.clone(),
-            Arc::clone(&inner.link),
-            consumer,
-            subscription.budget_bytes,
-            deliveries,
-        )
-        .await?;
-        let (stop, reader, end) = self.stop_with();
-        let deadlines = Arc::new(OnceLock::new());
-        let until = Arc::clone(&deadlines);
-        inner.tasks.spawn(async move {
-            tokio::select! {
-                () = reading.run(stop, until) => {}
-                never = asking.watch(tell_lag, tell_state) => match never {},
-            }
-            asking.unwatched();
-            // Nobody may be waiting for the end.
-            let _ = end.send(Ok(()));
-        });
-        Ok(Consumer::new(to_consumer, reader)
-            .draining(deadlines)
-            .with_lag(lag))
+impl Shared {
+    fn inner(&self) -> Arc<Inner> {
+        let current = self.current.read();
+        Arc::clone(&current.unwrap_or_else(PoisonError::into_inner).inner)
     }
 }
 
 // === impl Inner ===
 
 impl Inner {
+    /// Starts a client, perhaps in place of `earlier`. Its tasks end with `stop_all`.
+    async fn start(
+        config: &NatsConfig,
+        earlier: Option<&Link>,
+        tasks: &TaskTracker,
+        stop_all: &CancellationToken,
+    ) -> Result<Self, TransportError> {
+        let (link, client) = Link::connect(config, SUBSCRIPTION_CAPACITY, earlier).await?;
+        let inbox = client.new_inbox();
+        let replies = subscribe_one(&client, format!("{inbox}.*"), None).await?;
+        let (written, messages) = mpsc::channel(core::FLUSH_QUEUE);
+        let (requested, requests) = mpsc::channel(core::FLUSH_QUEUE);
+        let (notices, to_notice) = mpsc::channel(jetstream::NOTICES);
+        let stop = stop_all.child_token();
+        tasks.spawn(core::flush_for(
+            client.clone(),
+            Arc::clone(&link),
+            ToFlush { messages, requests },
+            config.ack_timeout,
+            stop.clone(),
+        ));
+        let api = Api::new(client.clone(), Arc::clone(&link), config.jetstream.clone());
+        let replies = Replies {
+            client: client.clone(),
+            link: Arc::clone(&link),
+            api: api.clone(),
+            inbox: replies.ready_chunks(jetstream::CHUNK),
+            notices: to_notice,
+        };
+        tasks.spawn(replies.run(stop.clone()));
+        let streams_tried = CancellationToken::new();
+        let make = managed::make_streams(Arc::clone(&link), api.clone(), streams_tried.clone());
+        let until = stop.clone();
+        tasks.spawn(async move {
+            until.run_until_cancelled(make).await;
+        });
+        Ok(Self {
+            api,
+            client,
+            link,
+            written,
+            requested,
+            taken: TakenSubjects::new(),
+            notices,
+            inbox,
+            tokens: AtomicU64::new(1),
+            streams_tried,
+            unanswered: Arc::new(Semaphore::new(config.max_ack_pending as usize)),
+            max_ack_pending: config.max_ack_pending,
+            ack_timeout: config.ack_timeout,
+            request_timeout: config.request_timeout,
+            tasks: tasks.clone(),
+            stop,
+            stop_all: stop_all.clone(),
+        })
+    }
+
+    /// What stops a reader, also when `parent` is cancelled.
+    fn stop_with(parent: &CancellationToken) -> (CancellationToken, Reader, End) {
+        let stop = parent.child_token();
+        let (end, ended) = oneshot::channel();
+        let reader = Reader {
+            stop: stop.clone(),
+            ended,
+        };
+        (stop, reader, end)
+    }
+
     fn request_deadline(&self) -> Instant {
         core::after(self.request_timeout)
     }
@@ -422,7 +378,7 @@ impl Inner {
     ) -> Result<(), TransportError> {
         let room = match queue.try_reserve() {
             Ok(room) => room,
-            Err(_) => in_queue(queue.reserve()).await?,
+            Err(_) => self.in_queue(queue.reserve()).await?,
         };
         if !self.link.is_usable() {
             self.link.up(core::after(self.ack_timeout)).await?;
@@ -444,7 +400,10 @@ impl Inner {
     ) -> Result<(), TransportError> {
         let permit = match Arc::clone(&self.unanswered).try_acquire_owned() {
             Ok(permit) => permit,
-            Err(_) => in_queue(Arc::clone(&self.unanswered).acquire_owned()).await?,
+            Err(_) => {
+                let acquired = Arc::clone(&self.unanswered).acquire_owned();
+                self.in_queue(acquired).await?
+            }
         };
         if !self.link.is_usable() || !self.streams_tried.is_cancelled() {
             self.ready_to_store().await?;
@@ -485,7 +444,7 @@ impl Inner {
         out: async_nats::message::OutboundMessage,
     ) -> Result<(), TransportError> {
         let (token, bytes) = (expected.token, expected.bytes);
-        let mut room = in_queue(self.notices.reserve_many(2)).await?;
+        let mut room = self.in_queue(self.notices.reserve_many(2)).await?;
         if let Some(first) = room.next() {
             first.send(Notice::Expected(expected));
         }
@@ -521,13 +480,32 @@ impl Inner {
         echoed.await.map(drop)
     }
 
+    /// Waits for room, at most [`QUEUE_DEADLINE`].
+    async fn in_queue<T, E>(
+        &self,
+        room: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, TransportError> {
+        match tokio::time::timeout(QUEUE_DEADLINE, room).await {
+            Ok(Ok(room)) => Ok(room),
+            Ok(Err(_)) => Err(self.link.gone()),
+            Err(_) => Err(TransportError::new(
+                TransportErrorKind::Saturated,
+                "wait for earlier NATS publications to be confirmed",
+            )),
+        }
+    }
+
     fn next_token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Confirms pending publications, ends the subscriptions, and closes the client. Without a connection nothing can
+    /// Confirms pending publications, ends all tasks with `stop`, and closes the client. Without a connection nothing can
     /// be confirmed: what was sent has failed.
-    async fn close(&self, deadline: Instant) -> Result<(), TransportError> {
+    async fn close(
+        &self,
+        deadline: Instant,
+        stop: &CancellationToken,
+    ) -> Result<(), TransportError> {
         let queues_empty = async {
             // A queue without waiting messages has all its room free, and all permits are free if nothing is
             // unanswered. Acquiring them fails only if they were closed before, and then nothing waits either.
@@ -542,7 +520,7 @@ impl Inner {
         let flushed = !self.link.is_up() || self.flush(deadline).await;
         self.link.close();
         self.unanswered.close();
-        self.stop.cancel();
+        stop.cancel();
         self.tasks.close();
         let ended = tokio::time::timeout_at(deadline, self.tasks.wait())
             .await
@@ -574,20 +552,114 @@ impl Inner {
     }
 }
 
-/// How long the client may take to accept the close command, even after the deadline for closing.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Subscriptions.
+impl Inner {
+    async fn subscribe_core(
+        &self,
+        subscription: &Subscription,
+        group: Option<&Text>,
+    ) -> Result<Consumer, TransportError> {
+        if subscription.topics.is_empty() {
+            return Err(TransportError::new(
+                TransportErrorKind::BadConfig,
+                "subscribe to no topic at all",
+            ));
+        }
+        let topics = subscription.topics.iter();
+        let subjects = topics.map(|topic| Text::from(topic.as_str())).collect();
+        let mut listener = RefusalListener::new(&self.link, subjects, group);
+        let (connection, overrun) = (self.link.connection(), self.link.overrun());
+        let lost = CancellationToken::new();
+        let mut subscribers = Vec::with_capacity(subscription.topics.len());
+        for topic in &subscription.topics {
+            subscribers.push(subscribe_one(&self.client, topic.as_str().to_owned(), group).await?);
+        }
+        self.echo().await?;
+        listener.check(self.link.user()).await?;
+        let budget = core::Budget::new(subscription.budget_bytes, subscription.budget_messages);
+        let (deliveries, to_consumer) = mpsc::channel(budget.max_messages());
+        let (stop, reader, end) = Self::stop_with(&self.stop_all);
+        let leave = CancellationToken::new();
+        let name = described(&subscription.topics, group);
+        let ends = (lost.clone(), leave.clone());
+        let listening = listener.end_when_refused(name.clone(), ends, stop.clone());
+        self.tasks.spawn(listening);
+        let core = CoreReader {
+            messages: Subscribers::new(subscribers),
+            deliveries,
+            budget,
+            link: Arc::clone(&self.link),
+            leave: leave.clone(),
+            subscription: name,
+            connection,
+            overrun,
+            lost: lost.clone(),
+            stop,
+        };
+        self.tasks.spawn(async move {
+            core.run().await;
+            // Nobody may be waiting for the end.
+            let _ = end.send(Ok(()));
+        });
+        Ok(Consumer::new(to_consumer, reader)
+            .leaving(leave)
+            .losing(lost))
+    }
 
-/// Waits for room, at most [`QUEUE_DEADLINE`].
-async fn in_queue<T, E>(room: impl Future<Output = Result<T, E>>) -> Result<T, TransportError> {
-    match tokio::time::timeout(QUEUE_DEADLINE, room).await {
-        Ok(Ok(room)) => Ok(room),
-        Ok(Err(_)) => Err(closed()),
-        Err(_) => Err(TransportError::new(
-            TransportErrorKind::Saturated,
-            "wait for earlier NATS publications to be confirmed",
-        )),
+    async fn subscribe_durable(
+        &self,
+        subscription: &Subscription,
+        stream: &Text,
+        name: &Text,
+    ) -> Result<Consumer, TransportError> {
+        for word in [stream, name] {
+            if !config::is_name(word) {
+                return Err(TransportError::new(
+                    TransportErrorKind::BadConfig,
+                    format!("read {word:?}: not a valid name of a stream or consumer"),
+                ));
+            }
+        }
+        let consumer = ConsumerRef {
+            api: self.api.clone(),
+            stream: stream.clone(),
+            name: name.clone(),
+            topics: subscription.topics.as_slice().into(),
+            max_ack_pending: u32::try_from(subscription.budget_messages)
+                .unwrap_or(u32::MAX)
+                .max(1),
+        };
+        let (deliveries, to_consumer) = mpsc::channel(subscription.budget_messages.max(1));
+        let (tell_lag, lag) = watch::channel(None);
+        let asking = consumer.clone();
+        let (reading, tell_state) = DurableReader::open(
+            self.client.clone(),
+            Arc::clone(&self.link),
+            consumer,
+            subscription.budget_bytes,
+            deliveries,
+        )
+        .await?;
+        let (stop, reader, end) = Self::stop_with(&self.stop);
+        let deadlines = Arc::new(OnceLock::new());
+        let until = Arc::clone(&deadlines);
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = reading.run(stop, until) => {}
+                never = asking.watch(tell_lag, tell_state) => match never {},
+            }
+            asking.unwatched();
+            // Nobody may be waiting for the end.
+            let _ = end.send(Ok(()));
+        });
+        Ok(Consumer::new(to_consumer, reader)
+            .draining(deadlines)
+            .with_lag(lag))
     }
 }
+
+/// How long the client may take to accept the close command, even after the deadline for closing.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The name of a subscription in messages: `a.b, c.> (group g)`.
 fn described(topics: &[TopicFilter], group: Option<&Text>) -> String {

@@ -28,8 +28,8 @@ pub trait Transport: Clone + fmt::Debug + Send + Sync + 'static {
     ///
     /// Order: deliveries of one lane are in the order of the source, except that JetStream may deliver an abandoned
     /// message after its successors. Retries: the implementation reconnects by itself, with back-off, forever. The
-    /// consumer ends only when it is closed, or when another process has taken its place ([`Consumer::close`] then says
-    /// so).
+    /// consumer ends only when it is closed, when its client has failed and is replaced, or when another process has
+    /// taken its place ([`Consumer::close`] then says so).
     ///
     /// # Errors
     /// When the source cannot be reached or refuses. Cancel-safe: nothing stays subscribed.
@@ -151,6 +151,9 @@ pub enum Reading {
     /// when the group is new. NATS: a queue group on core subjects, at most once. Memory: a group, at least once,
     /// starting at the earliest message that is kept.
     Group(Text),
+    /// The same, for work that may be done twice, but not late: on Kafka, the group notices after 10 s at most that a member
+    /// has died.
+    PromptGroup(Text),
     /// A durable JetStream consumer of that name on that stream, at least once. NATS only.
     Durable {
         /// The stream.

@@ -23,6 +23,30 @@ pub enum AnyLog {
 
 // === impl AnyLog ===
 
+impl AnyLog {
+    /// Whether the log keeps a record that removes a key for ever, unless it is deleted: JetStream does. Kafka deletes
+    /// such records after a day, a file at its next start.
+    pub(super) fn keeps_removals(&self) -> bool {
+        match self {
+            Self::Memory(_) | Self::Embedded(_) => false,
+            #[cfg(any(feature = "kafka", feature = "nats"))]
+            Self::Bus(log) => log.keeps_removals(),
+        }
+    }
+
+    /// Deletes such records. Returns whether that is permitted, and brings no earlier record of a key back.
+    ///
+    /// # Errors
+    /// When the log is unavailable.
+    pub(super) async fn delete_removals(&self, at: &[Position]) -> Result<bool, StateError> {
+        match (self, at) {
+            #[cfg(any(feature = "kafka", feature = "nats"))]
+            (Self::Bus(log), at) => log.delete_removals(at).await,
+            _ => Ok(false),
+        }
+    }
+}
+
 impl From<EmbeddedLog> for AnyLog {
     fn from(log: EmbeddedLog) -> Self {
         Self::Embedded(log)

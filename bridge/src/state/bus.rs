@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::location::LogLocation;
 use super::log::{
-    Batch, Bounds, Cursor, Log, LogSpec, Position, Reader, Record, StateError, check_key,
+    Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError, check_key,
 };
 use crate::names::{escape, unescape};
 use crate::topics::{Requirement, on_bus};
@@ -81,6 +81,23 @@ impl BusLog {
             }
             (looked, _) => looked,
         }
+    }
+
+    /// See [`super::any::AnyLog::keeps_removals`].
+    pub(super) fn keeps_removals(&self) -> bool {
+        let shared = &*self.0;
+        shared.spec.kind == Kind::Latest && matches!(shared.place, LogLocation::Stream { .. })
+    }
+
+    /// See [`super::any::AnyLog::delete_removals`].
+    pub(super) async fn delete_removals(&self, at: &[Position]) -> Result<bool, StateError> {
+        let at: Vec<LogPosition> = at.iter().copied().map(theirs).collect();
+        let deleted = self
+            .0
+            .transport
+            .delete_records(&self.0.place.source(), &at)
+            .await;
+        deleted.map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: TransportError) -> StateError {
@@ -264,6 +281,13 @@ impl LogLocation {
 
 fn ours(position: LogPosition) -> Position {
     Position {
+        partition: position.partition,
+        offset: position.offset,
+    }
+}
+
+fn theirs(position: Position) -> LogPosition {
+    LogPosition {
         partition: position.partition,
         offset: position.offset,
     }

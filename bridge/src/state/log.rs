@@ -200,7 +200,9 @@ pub enum StateError {
         waited: Duration,
     },
     /// The record was stored, but the view did not apply it in time.
-    #[error("the record at {position} of {name} was stored, but not read back in {waited:?}")]
+    #[error(
+        "the record at {position} of {name} was stored, but this replica is behind: it has not read it back in {waited:?}"
+    )]
     NotApplied {
         /// The log.
         name: &'static str,

@@ -268,7 +268,7 @@ async fn a_position_that_does_not_come_is_waited_for_until_the_deadline() {
     assert!(error.is_uncertain());
     assert_eq!(
         error.to_string(),
-        "the record at 0-7 of events was stored, but not read back in 60s"
+        "the record at 0-7 of events was stored, but this replica is behind: it has not read it back in 60s"
     );
 }
 

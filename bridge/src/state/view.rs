@@ -1,5 +1,6 @@
 //! A view: the state computed from the records of a log.
 
+mod removals;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
+use self::removals::{KEPT, Removals};
 use super::any::AnyLog;
 use super::entries::Entries;
 use super::fold::{Applied, Fold};
@@ -99,10 +101,12 @@ struct State<E> {
     answers: Check,
     /// Whether its new records are read.
     reads: Check,
+    /// Records that removed a key, to be deleted.
+    removals: Removals,
     /// When a record was last not stored.
     unwritten_at: Option<Instant>,
     /// When it was last known that the log answers and is read.
-    read_at: Instant,
+    read_at: BothClocks,
     /// Whether to rebuild the state when the log is opened again.
     must_rebuild: bool,
     /// The last applied record at the last query.
@@ -110,6 +114,14 @@ struct State<E> {
     /// The last applied record at the last look at the waiting tasks, and the number of looks in a row that found waiting
     /// tasks and no new record.
     last_look: (Cursor, u32),
+}
+
+/// A moment by the monotonic clock, which may stand still while the host is suspended, and by the wall clock, in
+/// milliseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+struct BothClocks {
+    monotonic: Instant,
+    wall: u64,
 }
 
 /// A check of a log that may fail once.
@@ -137,7 +149,8 @@ const FAILURES: u32 = 2;
 const REOPENED: u32 = 12;
 /// After this time without another failure, a record that was not stored is no longer reported.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// If a log has not been read for this long, deletions in it may be gone: Kafka keeps them for a day.
+/// If a log has not been read for this long, deletions in it may be gone: Kafka keeps them for a day, and on JetStream
+/// replicas delete them then.
 const DELETIONS: Duration = Duration::from_secs(12 * 60 * 60);
 /// The first and the longest pause between attempts to read the log.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
@@ -148,11 +161,16 @@ impl<F: Fold> View<F> {
     /// Starts a task that applies a log from its beginning.
     #[must_use]
     pub fn start(log: impl Into<AnyLog>, fold: F, options: ViewOptions) -> (Self, ViewTask) {
+        let log: AnyLog = log.into();
+        let mut state = State::new();
+        if !log.keeps_removals() {
+            state.removals.turn_off();
+        }
         let shared = Arc::new(Shared {
             fold,
-            log: log.into(),
+            log,
             options,
-            state: RwLock::new(State::new()),
+            state: RwLock::new(state),
             progress: watch::Sender::new(Progress::default()),
             last_end: LastEnd::default(),
             is_delayed: AtomicBool::new(false),
@@ -515,6 +533,10 @@ impl<F: Fold> Shared<F> {
             }
             state.progress.applied.pass(record.position);
             state.progress.records += 1;
+            // A message without a key is no record of the state: it belongs to others.
+            if kind == Kind::Latest && record.body.is_none() && !record.key.is_empty() {
+                state.removals.note(record.time, record.position);
+            }
             match state.entries.apply(&self.fold, kind, record) {
                 Applied::Changed => state.followers.publish(record),
                 Applied::Unchanged => {}
@@ -551,7 +573,7 @@ impl<F: Fold> Shared<F> {
         if is_replaced || state.must_rebuild {
             state.rebuild();
             state.must_rebuild = false;
-            state.read_at = Instant::now();
+            state.read_at = BothClocks::now();
         }
         state.progress.end = bounds.end;
         state.reached(&bounds.start);
@@ -642,7 +664,7 @@ impl<F: Fold> Shared<F> {
             return false;
         }
         if failures == 0 {
-            state.read_at = Instant::now();
+            state.read_at = BothClocks::now();
         }
         // Until then the end stays fixed, so that the view can reach it.
         if state.progress.is_caught_up {
@@ -712,6 +734,36 @@ impl<F: Fold> Shared<F> {
         }
     }
 
+    /// Deletes old records that removed a key, if the log would keep them for ever, and permits it.
+    async fn delete_removals(&self) {
+        let name = self.log.spec().name;
+        let now = clock::milliseconds(clock::now());
+        let oldest = now.saturating_sub(clock::whole_milliseconds(KEPT));
+        let due = {
+            let state = self.state();
+            state.removals.due(oldest, state.progress.applied.next(0))
+        };
+        if due.is_empty() {
+            return;
+        }
+        let deleting = Box::pin(self.log.delete_removals(&due));
+        match timeout(ANSWER, deleting).await {
+            Ok(Ok(true)) => self.state_mut().removals.deleted(&due),
+            Ok(Ok(false)) => {
+                if self.state_mut().removals.refused() {
+                    tracing::info!(
+                        state = name,
+                        "removed names or keys stay in the stream as empty records: to have them deleted after a day, see that the stream has max_msgs_per_subject 1, allow the user to publish STREAM.MSG.DELETE for the stream and $SYS.REQ.USER.INFO, and restart"
+                    );
+                }
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(state = name, %error, "old records were not deleted: trying again");
+            }
+            Err(_) => tracing::debug!(state = name, "old records were not deleted: trying again"),
+        }
+    }
+
     fn close(&self) {
         let mut state = self.state_mut();
         state.waiting = None;
@@ -762,8 +814,9 @@ impl<E> State<E> {
             released: 0,
             answers: Check::default(),
             reads: Check::default(),
+            removals: Removals::default(),
             unwritten_at: None,
-            read_at: Instant::now(),
+            read_at: BothClocks::now(),
             must_rebuild: false,
             last_applied: Cursor::start(),
             last_look: (Cursor::start(), 0),
@@ -796,6 +849,7 @@ impl<E> State<E> {
     /// Clears the state. Followers and waiting tasks have to start again.
     fn rebuild(&mut self) {
         self.entries = Entries::default();
+        self.removals.clear();
         self.followers.lose();
         self.waiting = self.waiting.is_some().then(BTreeMap::new);
         self.progress.applied = Cursor::start();
@@ -845,6 +899,23 @@ impl<E> State<E> {
     }
 }
 
+// === impl BothClocks ===
+
+impl BothClocks {
+    fn now() -> Self {
+        Self {
+            monotonic: Instant::now(),
+            wall: clock::milliseconds(clock::now()),
+        }
+    }
+
+    /// The longer of both times since then.
+    fn elapsed(self) -> Duration {
+        let wall = clock::milliseconds(clock::now()).saturating_sub(self.wall);
+        self.monotonic.elapsed().max(Duration::from_millis(wall))
+    }
+}
+
 // === impl Check ===
 
 impl Check {
@@ -877,16 +948,19 @@ impl<F: Fold> Drop for CloseOnDrop<F> {
 async fn run<F: Fold>(view: CloseOnDrop<F>) {
     let [mut pause, longest] = PAUSES;
     loop {
-        let began = Instant::now();
-        match follow_log(&view.0).await {
+        let (began, before) = (Instant::now(), view.0.state().progress.applied.clone());
+        let followed = follow_log(&view.0).await;
+        // A reader that lost its connection reads on at once, however often that happens: records wait meanwhile.
+        let has_worked = followed.is_ok() && began.elapsed() > LOOK;
+        if has_worked || view.0.state().progress.applied != before {
+            [pause, _] = PAUSES;
+        }
+        match followed {
             Ok(()) => tracing::warn!(
                 state = view.0.log.spec().name,
                 "the log of a state is read again from the last record"
             ),
             Err(error) => tracing::warn!(%error, "cannot read the log of a state: trying again"),
-        }
-        if began.elapsed() > longest {
-            [pause, _] = PAUSES;
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(longest);
@@ -927,6 +1001,7 @@ async fn maintain<F: Fold>(view: &Shared<F>) {
                 if !view.is_same().await {
                     return;
                 }
+                view.delete_removals().await;
             }
             _ = look.tick() => {
                 if view.state_mut().is_stuck() {

@@ -50,15 +50,18 @@ pub(super) struct Checkup {
 /// cluster answers.
 #[derive(Default)]
 pub(super) struct SecondOpinion {
-    client: Option<BaseProducer<Silent>>,
+    client: Option<Asker>,
     /// Since when it is asked.
     since: Option<Instant>,
     /// Whether the brokers have refused the login of another client since then.
     is_refused: bool,
 }
 
+/// A client that only asks.
+pub(super) type Asker = BaseProducer<Silent>;
+
 /// The context of a client that only asks.
-struct Silent;
+pub(super) struct Silent;
 
 // === impl Checkup ===
 
@@ -106,14 +109,15 @@ fn a_new_client_gets_answer(config: &KafkaConfig, pulse: &Pulse) -> bool {
     new_client(config, pulse).is_some_and(|client| gets_answer(&client, CONNECTED))
 }
 
-fn new_client(config: &KafkaConfig, pulse: &Pulse) -> Option<BaseProducer<Silent>> {
+/// A new client that only asks.
+pub(super) fn new_client(config: &KafkaConfig, pulse: &Pulse) -> Option<Asker> {
     let config = config.client();
     pulse.note_new_client(config.as_ref().map(drop));
     let config = config.ok()?;
     config.build().create_with_context(Silent).ok()
 }
 
-fn gets_answer(client: &BaseProducer<Silent>, timeout: Duration) -> bool {
+fn gets_answer(client: &Asker, timeout: Duration) -> bool {
     let answer = client.client().fetch_metadata(Some(PROBE_TOPIC), timeout);
     answer.is_ok()
 }

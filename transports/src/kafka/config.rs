@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rdkafka::client::{Client, DefaultClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::error::failed;
 use super::properties::KafkaProperties;
 use crate::error::{ConfigProblem, TlsFindings, TransportError, TransportErrorKind};
 use crate::message::fnv1a;
@@ -72,7 +76,8 @@ pub struct KafkaConfig {
 
     /// How long the group waits for a silent member before it gives its partitions to others. It must be within the
     /// broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When partitions move, messages in
-    /// progress have half of `session_timeout` to settle, at most 60 s.
+    /// progress have half of `session_timeout` to settle, at most 60 s. The group `REPLY_TOPIC.forward`, which forwards
+    /// answers, uses at most 10 s, unless the broker requires more.
     ///
     /// Wrong: too short: partitions move under load.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
@@ -244,6 +249,50 @@ impl KafkaConfig {
         problems
     }
 
+    /// What librdkafka refuses although it accepts each value alone. Creates a producer and a consumer as the transport
+    /// does, but without brokers, so that nothing connects, and ends them. Reads the secrets and the TLS files. The
+    /// caller must have reported their own problems, and [`KafkaConfig::problems`].
+    #[must_use]
+    pub fn refusals(&self) -> Vec<ConfigProblem> {
+        // A client would run the plugins.
+        if self.properties.has_plugins() {
+            return Vec::new();
+        }
+        let clients = [
+            (RDKafkaType::RD_KAFKA_PRODUCER, self.producer(self.linger)),
+            (
+                RDKafkaType::RD_KAFKA_CONSUMER,
+                self.member("check", &[], self.session_timeout)
+                    .map(Properties::build),
+            ),
+        ];
+        let refusals = clients
+            .into_iter()
+            .filter_map(|(kind, config)| self.refusal(kind, config.ok()?));
+        let mut refusals = Vec::from_iter(refusals);
+        // A rule for all clients refuses both in the same words.
+        refusals.dedup();
+        refusals
+    }
+
+    fn refusal(&self, kind: RDKafkaType, mut config: ClientConfig) -> Option<ConfigProblem> {
+        config.remove("bootstrap.servers");
+        let created = config
+            .create_native_config()
+            .and_then(|native| Client::new(&config, native, kind, DefaultClientContext));
+        let why = match created.err()? {
+            // This text names properties, but contains no value.
+            KafkaError::ClientCreation(why) => why,
+            error => failed("create the client", error).to_string(),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
+        let mut words = why.split(|c| !is_name(c));
+        let key = words.find(|word| self.properties.has(word));
+        let key = key.map_or_else(String::new, |name| format!("properties.{name}"));
+        let message = format!("librdkafka refuses the client: {why}");
+        Some(ConfigProblem::new(key, message))
+    }
+
     fn security_problems(&self, unless: &mut impl FnMut(bool, &str, &str)) {
         if let Some(tls) = &self.tls {
             unless(
@@ -325,6 +374,7 @@ impl KafkaConfig {
         &self,
         group: &str,
         topics: &[&str],
+        session_timeout: Duration,
     ) -> Result<Properties, TransportError> {
         let mut config = self.consumer(group)?;
         config
@@ -333,18 +383,17 @@ impl KafkaConfig {
             // They show how far behind the group is, and open transactions.
             .set("statistics.interval.ms", milliseconds(LAG_INTERVAL))
             .set("partition.assignment.strategy", "cooperative-sticky")
-            .set("session.timeout.ms", milliseconds(self.session_timeout))
+            .set("session.timeout.ms", milliseconds(session_timeout))
             // 300 s, the default, or the session if that is longer: librdkafka refuses less than the session.
             .set(
                 "max.poll.interval.ms",
-                milliseconds(self.session_timeout.max(Duration::from_secs(300))),
+                milliseconds(session_timeout.max(Duration::from_secs(300))),
             );
-        if self.session_timeout < Duration::from_secs(9) {
-            // Brokers ask for heartbeats well within the session; the default is 3 s.
-            config.set(
-                "heartbeat.interval.ms",
-                milliseconds(self.session_timeout / 3),
-            );
+        if session_timeout < Duration::from_secs(9) || session_timeout < self.session_timeout {
+            // Brokers ask for heartbeats well within the session; the default is 3 s. One that is configured is for the
+            // configured session.
+            let heartbeat = session_timeout.as_millis() / 3;
+            config.set("heartbeat.interval.ms", heartbeat.to_string());
         }
         if let Some(instance) = &self.instance_id {
             // Two subscriptions of one group in one process are two members, and must not share a name.
@@ -750,6 +799,53 @@ mod tests {
     }
 
     #[test]
+    fn properties_that_do_not_fit_together_are_found_without_a_broker() {
+        let refused = |properties: &[(&str, &str)]| {
+            let mut config = KafkaConfig::new(["a:1"]);
+            config.properties = properties.iter().copied().collect();
+            assert!(config.problems().is_empty());
+            Vec::from_iter(config.refusals().iter().map(ToString::to_string))
+        };
+        let backoff = "properties.reconnect.backoff.ms: librdkafka refuses the client: `reconnect.backoff.max.ms` must be >= `reconnect.backoff.ms`";
+        let receive = "properties.receive.message.max.bytes: librdkafka refuses the client: `receive.message.max.bytes` must be >= `fetch.max.bytes` + 512";
+        let threshold = "properties.queue.buffering.backpressure.threshold: librdkafka refuses the client: `queue.buffering.backpressure.threshold` must be set to 1 when `enable.idempotence` is true";
+        for (name, value, expected) in [
+            // Of both clients, of the consumer, of the producer.
+            ("reconnect.backoff.ms", "5000", Some(backoff)),
+            ("receive.message.max.bytes", "1000000", Some(receive)),
+            (
+                "queue.buffering.backpressure.threshold",
+                "2",
+                Some(threshold),
+            ),
+            ("client.rack", "r", None),
+        ] {
+            let expected = Vec::from_iter(expected);
+            assert_eq!(refused(&[(name, value)]), expected);
+            let plugin = ("plugin.library.paths", "/nowhere/plugin");
+            assert_eq!(refused(&[(name, value), plugin]), Vec::<String>::new());
+        }
+        let backoffs = [
+            ("reconnect.backoff.ms", "5000"),
+            ("reconnect.backoff.max.ms", "10000"),
+        ];
+        assert_eq!(refused(&backoffs), Vec::<String>::new());
+    }
+
+    #[test]
+    fn clients_are_tried_with_their_security() {
+        let mut config = KafkaConfig::new(["a:1"]);
+        config.tls = Some(KafkaTls::default());
+        config.properties = [("ssl.cipher.suites", "none-such")].into_iter().collect();
+        assert!(config.problems().is_empty());
+        let refused = config.refusals();
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert_eq!(refused[0].key, "properties.ssl.cipher.suites");
+        config.tls = None;
+        assert!(config.refusals().is_empty());
+    }
+
+    #[test]
     fn addresses() {
         for good in ["a", "a:9092", "[::1]:9092", "[::1]", "10.0.0.1:1"] {
             assert!(is_address(good), "{good}");
@@ -789,20 +885,37 @@ mod tests {
     fn members_commit_what_they_stored_and_live_readers_commit_nothing() {
         let mut config = KafkaConfig::new(["a:1"]);
         config.instance_id = Some("pod-0".to_owned());
-        let member = config.member("g", &["t"]).unwrap().build();
+        let member = config
+            .member("g", &["t"], config.session_timeout)
+            .unwrap()
+            .build();
         assert_eq!(member.get("enable.auto.commit"), Some("true"));
         assert_eq!(member.get("enable.auto.offset.store"), Some("false"));
         assert_eq!(
             member.get("partition.assignment.strategy"),
             Some("cooperative-sticky")
         );
-        let other = config.member("g", &["u"]).unwrap().build();
+        let other = config
+            .member("g", &["u"], config.session_timeout)
+            .unwrap()
+            .build();
         assert_ne!(
             member.get("group.instance.id"),
             other.get("group.instance.id")
         );
+        config.properties = [("heartbeat.interval.ms", "15000")].into_iter().collect();
+        for (session, heartbeat) in [
+            (config.session_timeout, "15000"),
+            (Duration::from_secs(10), "3333"),
+        ] {
+            let member = config.member("g", &["t"], session).unwrap().build();
+            assert_eq!(member.get("heartbeat.interval.ms"), Some(heartbeat));
+        }
         config.session_timeout = Duration::from_secs(30 * 60);
-        let long = config.member("g", &["t"]).unwrap().build();
+        let long = config
+            .member("g", &["t"], config.session_timeout)
+            .unwrap()
+            .build();
         long.create::<rdkafka::consumer::BaseConsumer>().unwrap();
         let live = config.live("g").unwrap().build();
         assert_eq!(live.get("enable.auto.commit"), Some("false"));

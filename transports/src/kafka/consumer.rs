@@ -17,6 +17,7 @@ mod refusals;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -58,6 +59,9 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
 /// poll interval.
 const MAX_REVOCATION: Duration = Duration::from_secs(60);
+/// The longest session of a member whose work must not wait long for another one. Well above the 6 s that brokers accept
+/// at least by default, and three heartbeats long.
+const PROMPT_SESSION: Duration = Duration::from_secs(10);
 /// How long a member at least may wait for its partitions while the cluster answers. Twice as long as a bridge may take
 /// to give partitions up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -75,6 +79,8 @@ pub(super) struct Plan {
     /// Stops the reader with its connection.
     pub(super) closing: CancellationToken,
     pub(super) source: Source,
+    /// Whether the group notices a dead member within [`PROMPT_SESSION`].
+    pub(super) is_prompt: bool,
     pub(super) budget: Budget,
 }
 
@@ -101,6 +107,8 @@ struct Task {
     lag: Option<watch::Sender<Option<u64>>>,
     /// Where the reader reports the partitions that are paused because of their own records.
     full: watch::Sender<Vec<PausedPartition>>,
+    /// Whether the brokers refuse so short a session as [`PROMPT_SESSION`].
+    needs_long_session: Cell<bool>,
 }
 
 /// A client and its reading state.
@@ -201,6 +209,7 @@ pub(super) async fn start(
         deliveries,
         lag: is_member.then_some(tell_lag),
         full,
+        needs_long_session: Cell::new(false),
     };
     // Dropping this with the future stops the thread, so nothing stays subscribed.
     let reader = Reader {
@@ -345,6 +354,29 @@ impl Task {
         MAX_WAIT.max(self.plan.config.session_timeout + MAX_REVOCATION)
     }
 
+    /// How long the group waits for this member when it is silent.
+    fn session_timeout(&self) -> Duration {
+        let longest = self.plan.config.session_timeout;
+        match self.plan.is_prompt && !self.needs_long_session.get() {
+            true => longest.min(PROMPT_SESSION),
+            false => longest,
+        }
+    }
+
+    /// Whether the brokers refuse the short session of this member: then it uses the configured one from now on.
+    fn is_session_refused(&self, error: &KafkaError) -> bool {
+        let is_refused = self.session_timeout() < self.plan.config.session_timeout
+            && error.rdkafka_error_code() == Some(Code::InvalidSessionTimeout);
+        if is_refused {
+            tracing::warn!(
+                reads = %self.plan.source, session = ?PROMPT_SESSION,
+                "the brokers require longer sessions (group.min.session.timeout.ms): session_timeout is used, so others take over the work of a dead member later"
+            );
+            self.needs_long_session.set(true);
+        }
+        is_refused
+    }
+
     /// Whether another process has the same `instance_id`, so that this subscription has to end. Two such processes fence
     /// each other again and again. After an outage longer than its session, the coordinator also fences a member that no
     /// other process has replaced, but only once.
@@ -386,7 +418,7 @@ impl Task {
             Arc::clone(&self.intake),
             self.leave.clone(),
             (self.plan.source.group(), self.share.clone()),
-            (self.plan.config.session_timeout / 2).min(MAX_REVOCATION),
+            (self.session_timeout() / 2).min(MAX_REVOCATION),
             self.lag.clone(),
         )
     }
@@ -399,7 +431,7 @@ impl Task {
         match &self.plan.source {
             Source::Group { name, topics } => {
                 let names: Vec<&str> = topics.iter().map(Topic::as_str).collect();
-                create(config.member(name, &names)?)
+                create(config.member(name, &names, self.session_timeout())?)
                     .and_then(|client| client.subscribe(&names).map(|()| client))
             }
             Source::Live(starts) => {
@@ -627,6 +659,9 @@ impl<'a> Session<'a> {
             }
             Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
                 ControlFlow::Break(End::Broken(code))
+            }
+            Some(Err(error)) if self.task.is_session_refused(&error) => {
+                ControlFlow::Break(End::Broken(Code::InvalidSessionTimeout))
             }
             Some(Err(error)) => {
                 self.note(&error);

@@ -118,10 +118,20 @@ impl KafkaProperties {
         })
     }
 
+    /// Whether a property is set here.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// Whether a client would load plugins.
+    pub(super) fn has_plugins(&self) -> bool {
+        self.has("plugin.library.paths")
+    }
+
     /// Why librdkafka refuses a property. Creates no client, so nothing connects.
     fn refusal(&self, key: &str, value: &str) -> Option<&'static str> {
-        // Setting this one would load the plugins, which may know the other properties.
-        if self.0.contains_key("plugin.library.paths") {
+        // They may know the other properties.
+        if self.has_plugins() {
             return None;
         }
         let set = ClientConfig::new().set(key, value).create_native_config();

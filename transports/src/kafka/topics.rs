@@ -106,6 +106,11 @@ impl Topics {
         known.remove(&topic);
     }
 
+    /// Whether as many questions as possible run.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.asking.available_permits() == 0
+    }
+
     /// Permission to ask. The thread that asks holds it.
     pub(super) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.asking).acquire_owned().await.ok()

@@ -22,8 +22,8 @@ pub struct MemoryConfig {
     pub capacity_bytes: NonZeroUsize,
     /// Maximum size of a message with its key and headers, in bytes. A larger message is refused as `too_large`.
     pub max_message_bytes: NonZeroUsize,
-    /// Maximum number of topics, 10000 by default. A send or subscription that needs another one is refused as
-    /// `unknown_topic`.
+    /// Maximum number of topics, 10000 by default. Beyond that, the oldest topics that nobody reads or has asked for by
+    /// name give way; if there are none, a send or subscription that needs another topic is refused as `unknown_topic`.
     #[serde(skip)]
     pub max_topics: NonZeroUsize,
 }

@@ -16,6 +16,10 @@ pub(super) struct TopicLog {
     pub(super) bytes: usize,
     /// Whether a reader has asked for it by name, rather than only a sender having used it.
     pub(super) is_asked_for: bool,
+    /// Whether live readers that have left had read all that it holds.
+    pub(super) was_read: bool,
+    /// The order in which topics were created.
+    pub(super) created: u64,
     /// The lane of the next message without a key.
     round_robin: usize,
 }
@@ -57,6 +61,8 @@ pub(super) struct Cursor {
     /// The member that has unsettled deliveries of this lane. No other member gets any until they are settled.
     holder: Option<u64>,
     in_flight: usize,
+    /// The first offset for this group.
+    began: u64,
     next: u64,
     open: BTreeMap<u64, Open>,
     returned: BTreeSet<u64>,
@@ -116,8 +122,16 @@ impl TopicLog {
             messages: 0,
             bytes: 0,
             is_asked_for: false,
+            was_read: false,
+            created: 0,
             round_robin: 0,
         }
+    }
+
+    /// Whether only senders have used it: nobody reads it, and nobody has asked for it by name.
+    pub(super) fn is_unread(&self) -> bool {
+        let mut lanes = self.lanes.iter();
+        !self.is_asked_for && !self.lanes.is_empty() && lanes.all(|lane| lane.cursors.is_empty())
     }
 
     /// Whether it exists for live readers alone: no group reads it, and nobody has asked for it by name.
@@ -134,6 +148,17 @@ impl TopicLog {
             let end = lane.end();
             let mut cursors = lane.cursors.iter();
             cursors.all(|cursor| cursor.floor() == end && cursor.open.is_empty())
+        };
+        self.lanes.iter().all(is_read)
+    }
+
+    /// Whether some reader has read and settled each message that it holds: one that came later has read none of those
+    /// before.
+    pub(super) fn is_read_from_start(&self) -> bool {
+        let is_read = |lane: &Lane| {
+            let (start, end) = (lane.start(), lane.end());
+            let mut cursors = lane.cursors.iter();
+            start == end || cursors.any(|it| it.began <= start && it.floor() == end)
         };
         self.lanes.iter().all(is_read)
     }
@@ -295,6 +320,7 @@ impl Cursor {
             target: None,
             holder: None,
             in_flight: 0,
+            began: next,
             next,
             open: BTreeMap::new(),
             returned: BTreeSet::new(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
+use bytes::Bytes;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -26,6 +27,7 @@ use super::lane::{Durability, Entry, LaneKey, TopicLog};
 mod dispatch;
 mod group;
 mod membership;
+mod unread;
 
 pub(super) use group::{Budget, Member, MemberId, Role};
 
@@ -52,6 +54,7 @@ struct State {
     free: Vec<usize>,
     /// The topics that a first message created when only live readers matched them, oldest first.
     for_live_readers: VecDeque<usize>,
+    unread: Unread,
     /// The first offset of a new topic: no forgotten topic had it, so positions stay unique.
     first_offset: u64,
     groups: BTreeMap<u64, Group>,
@@ -66,6 +69,20 @@ struct State {
     /// The confirmations that the fault plan delays.
     late: JoinSet<()>,
     store: Weak<Store>,
+}
+
+/// The topics that nobody reads.
+#[derive(Debug, Default)]
+struct Unread {
+    /// At least the bytes of their messages.
+    bytes: usize,
+    /// Whether one of them has given way, and those who wait for room do not know yet.
+    has_given_way: bool,
+    /// How many of their messages were dropped.
+    dropped: u64,
+    /// How many of these the log has reported, and when it did last.
+    logged: u64,
+    logged_at: Option<Instant>,
 }
 
 /// The result of sending a message.
@@ -86,6 +103,7 @@ impl Store {
                 by_name: HashMap::new(),
                 free: Vec::new(),
                 for_live_readers: VecDeque::new(),
+                unread: Unread::default(),
                 first_offset: 0,
                 groups: BTreeMap::new(),
                 by_group: HashMap::new(),
@@ -127,7 +145,9 @@ impl Store {
         state.check_up("send to the memory bus")?;
         state.check_accepted(&to.topic)?;
         let size = message.size_bytes();
-        let key = state.lane_for(to, &message, size)?;
+        let key = state.lane_for(to, &message, size);
+        self.wake_if_given_way(&mut state);
+        let key = key?;
         if !state.has_room(key.topic, size) {
             return Ok(SendResult::Full(message));
         }
@@ -143,6 +163,7 @@ impl Store {
             Some(SendFault::DropConfirmation | SendFault::DisconnectAfter(_)) | None => {}
         }
         let position = state.store(key, message, to.reply_to.clone(), size);
+        self.wake_if_given_way(&mut state);
         if let Some(SendFault::DisconnectAfter(outage)) = fault {
             self.begin_outage(&mut state, outage);
         }
@@ -188,8 +209,9 @@ impl Store {
                 ),
             )
         })?;
-        let index = state.topic(topic, usize::from(lanes))?;
-        if let Some(log) = state.topics.get_mut(index) {
+        let index = state.topic(topic, usize::from(lanes));
+        self.wake_if_given_way(&mut state);
+        if let Some(log) = state.topics.get_mut(index?) {
             log.is_asked_for = true;
         }
         Ok(())
@@ -243,7 +265,16 @@ impl Store {
     ) -> Result<MemberId, TransportError> {
         let mut state = self.lock();
         state.check_up("subscribe to the memory bus")?;
-        state.join(role, filters, member)
+        let joined = state.join(role, filters, member);
+        self.wake_if_given_way(&mut state);
+        joined
+    }
+
+    /// Whoever waits for room in a topic that has given way finds a new one.
+    fn wake_if_given_way(&self, state: &mut State) {
+        if std::mem::take(&mut state.unread.has_given_way) {
+            self.room.notify_waiters();
+        }
     }
 
     /// Hands out messages whose seeded delay is over. Returns when the next one of this group is due.
@@ -278,6 +309,11 @@ impl Store {
             self.room.notify_waiters();
         }
         result
+    }
+
+    /// How many messages were dropped that nobody read.
+    pub(super) fn dropped(&self) -> u64 {
+        self.lock().unread.dropped
     }
 
     /// Whether a delivery is still its member's to settle: when that has left, it is given out again.
@@ -344,6 +380,9 @@ impl State {
             self.forget_read_topics();
         }
         if self.by_name.len() >= self.config.max_topics.get() {
+            self.drop_oldest_topics();
+        }
+        if self.by_name.len() >= self.config.max_topics.get() {
             return Err(TransportError::new(
                 TransportErrorKind::UnknownTopic,
                 format!("create the memory topic {name}: there are max_topics already"),
@@ -351,6 +390,7 @@ impl State {
         }
         let index = self.free.pop().unwrap_or(self.topics.len());
         let mut topic = TopicLog::new(name.clone(), lanes, self.first_offset);
+        topic.created = self.new_id();
         for (id, group) in &self.groups {
             group.attach(*id, index, &mut topic);
         }
@@ -406,16 +446,25 @@ impl State {
     }
 
     fn forget_if_read(&mut self, index: usize) -> bool {
-        let Some(log) = self.topics.get_mut(index) else {
+        let Some(log) = self.topics.get(index) else {
             return false;
         };
         let is_read = log.is_for_live_readers_alone() && log.is_read();
-        if is_read && self.by_name.remove(&log.name).is_some() {
+        if is_read {
+            self.forget(index);
+        }
+        is_read
+    }
+
+    fn forget(&mut self, index: usize) {
+        let Some(log) = self.topics.get_mut(index) else {
+            return;
+        };
+        if self.by_name.remove(&log.name).is_some() {
             self.first_offset = self.first_offset.max(log.end());
             *log = TopicLog::new(log.name.clone(), 0, 0);
             self.free.push(index);
         }
-        is_read
     }
 
     fn is_for_live_readers_alone(&self, index: usize) -> bool {
@@ -488,7 +537,7 @@ impl State {
     fn store(
         &mut self,
         key: LaneKey,
-        message: Message,
+        mut message: Message,
         reply_to: Option<Topic>,
         size: usize,
     ) -> Option<Text> {
@@ -496,6 +545,12 @@ impl State {
         let log = self.topics.get_mut(key.topic)?;
         let lane = log.lanes.get_mut(key.lane)?;
         let position = position(&log.name, key.lane, lane.end());
+        let is_unread = lane.cursors.is_empty();
+        // The body of a message that nobody gets for now is copied: the memory of its sender, such as a request over
+        // HTTP, and the budget of that would otherwise be used until somebody reads the topic.
+        if lane.cursors.iter().all(|cursor| cursor.target.is_none()) {
+            message.body = message.body.map(|body| Bytes::copy_from_slice(&body));
+        }
         lane.push(Entry {
             message,
             reply_to,
@@ -505,9 +560,13 @@ impl State {
         });
         log.messages += 1;
         log.bytes += size;
+        log.was_read = false;
         let readers: Vec<u64> = lane.cursors.iter().map(|cursor| cursor.group).collect();
         for group in readers {
             self.offer_lane(group, key);
+        }
+        if is_unread {
+            self.count_unread(key.topic, size);
         }
         Some(position)
     }

@@ -25,7 +25,7 @@ pub(super) fn open(
         budget_messages,
     } = subscription;
     let role = match reading {
-        Reading::Group(name) => Role::Group(name),
+        Reading::Group(name) | Reading::PromptGroup(name) => Role::Group(name),
         Reading::Live { partition } => Role::Live { partition },
         Reading::Durable { .. } => {
             return bad("read a JetStream consumer from the memory bus");

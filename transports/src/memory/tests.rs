@@ -530,6 +530,143 @@ async fn topics_that_live_readers_have_read_make_room_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_oldest_topics_that_nobody_reads_make_room_for_others() {
+    let bus = Memory::new(MemoryConfig {
+        max_topics: NonZeroUsize::new(8).unwrap(),
+        ..MemoryConfig::default()
+    });
+    let mut agent = bus.subscribe(group("agents.real", "g")).await.unwrap();
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    bus.ensure_topic(&topic("kept"), 2).await.unwrap();
+    for number in 0..100 {
+        let name = format!("agents.none-{number}");
+        publish(&bus, &name, Message::plain(number.to_string())).await;
+        publish(&bus, "agents.real", Message::plain("request")).await;
+        assert_eq!(settle_next(&mut agent).await, "request");
+        let reply = format!("replies.{number}");
+        publish(&bus, &reply, Message::plain("answer")).await;
+        assert_eq!(settle_next(&mut replies).await, "answer");
+    }
+    assert_eq!(bus.partitions(&topic("kept")).await.unwrap(), 2);
+    let dropped = bus.dropped_messages();
+    assert!((90..100).contains(&dropped), "{dropped} are dropped");
+    let mut later = bus.subscribe(group("agents.>", "later")).await.unwrap();
+    let kept: Vec<_> = std::iter::from_fn(|| later.try_recv()).collect();
+    let kept: Vec<String> = kept.iter().map(body).collect();
+    assert!(kept.contains(&"99".to_owned()), "{kept:?}");
+    assert!(!kept.contains(&"0".to_owned()), "{kept:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn topics_that_nobody_reads_hold_together_as_much_as_one_topic_may() {
+    let bus = Memory::new(MemoryConfig {
+        capacity_bytes: NonZeroUsize::new(1_000).unwrap(),
+        ..MemoryConfig::default()
+    });
+    let mut read = bus.subscribe(group("read.*", "g")).await.unwrap();
+    for number in 0..10 {
+        let large = || Message::plain(vec![b'0' + number; 400]);
+        publish(&bus, &format!("unread.{number}"), large()).await;
+        publish(&bus, &format!("read.{number}"), large()).await;
+    }
+    assert_eq!(bus.dropped_messages(), 8);
+    let settled: Vec<_> = std::iter::from_fn(|| read.try_recv()).collect();
+    assert_eq!(settled.len(), 10, "what a group reads is not dropped");
+    let mut later = bus.subscribe(group("unread.*", "g")).await.unwrap();
+    let kept: Vec<_> = std::iter::from_fn(|| later.try_recv()).collect();
+    let kept: BTreeSet<String> = kept.iter().map(|it| body(it)[..1].to_owned()).collect();
+    assert_eq!(kept, ["8", "9"].map(String::from).into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_topics_give_way_than_a_large_one_needs() {
+    let bus = Memory::new(MemoryConfig {
+        capacity_bytes: NonZeroUsize::new(1_000).unwrap(),
+        ..MemoryConfig::default()
+    });
+    for _ in 0..6 {
+        publish(&bus, "large", Message::plain(vec![b'x'; 100])).await;
+    }
+    for number in 0..4 {
+        let small = Message::plain(vec![b'0' + number; 100]);
+        publish(&bus, &format!("small.{number}"), small).await;
+    }
+    assert_eq!(bus.dropped_messages(), 0);
+    // It leaves 300 bytes to the others, of which half are to be free.
+    publish(&bus, "large", Message::plain(vec![b'x'; 100])).await;
+    assert_eq!(bus.dropped_messages(), 3);
+    let mut later = bus.subscribe(group("small.*", "g")).await.unwrap();
+    let kept: Vec<_> = std::iter::from_fn(|| later.try_recv()).collect();
+    let kept: Vec<String> = kept.iter().map(|it| body(it)[..1].to_owned()).collect();
+    assert_eq!(kept, ["3"], "the oldest give way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_that_live_readers_have_read_do_not_count_as_dropped() {
+    let bus = Memory::new(MemoryConfig {
+        max_topics: NonZeroUsize::new(2).unwrap(),
+        ..MemoryConfig::default()
+    });
+    publish(&bus, "replies.before", Message::plain("unread")).await;
+    let mut replies = bus.subscribe(live("replies.>")).await.unwrap();
+    publish(&bus, "replies.after", Message::plain("read")).await;
+    assert_eq!(settle_next(&mut replies).await, "read");
+    replies.close(SOON).await.unwrap();
+    for (name, dropped) in [("a", 1), ("b", 1), ("c", 2)] {
+        publish(&bus, name, Message::plain("unread")).await;
+        assert_eq!(bus.dropped_messages(), dropped, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_waits_for_room_finds_it_if_a_subscription_makes_its_topic_give_way() {
+    let bus = Memory::new(MemoryConfig {
+        max_topics: NonZeroUsize::MIN,
+        capacity_messages: NonZeroUsize::MIN,
+        ..MemoryConfig::default()
+    });
+    publish(&bus, "t", Message::plain("first")).await;
+    let to = Address::topic(topic("t"));
+    let mut waiting = pin!(bus.send(&to, Message::plain("second")));
+    let early = timeout(Duration::from_millis(1), &mut waiting).await;
+    assert!(early.is_err(), "the topic is full");
+    bus.ensure_topic(&topic("u"), 1).await.unwrap();
+    // Its next attempt tells that there is no room for its topic any more.
+    let sent = timeout(Duration::from_millis(1), waiting).await.unwrap();
+    assert_eq!(sent.unwrap_err().kind(), TransportErrorKind::UnknownTopic);
+}
+
+/// Bytes that tell whether anybody still holds them.
+struct Charged {
+    _charge: Arc<()>,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        b"body"
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_nobody_reads_does_not_hold_the_memory_of_its_sender() {
+    let bus = Memory::default();
+    let charge = Arc::new(());
+    let charged = || {
+        let _charge = Arc::clone(&charge);
+        Message::plain(bytes::Bytes::from_owner(Charged { _charge }))
+    };
+    publish(&bus, "t", charged()).await;
+    assert_eq!(Arc::strong_count(&charge), 1);
+    let mut consumer = bus.subscribe(group("t", "g")).await.unwrap();
+    assert_eq!(settle_next(&mut consumer).await, "body");
+    // One that is read at once is not copied.
+    publish(&bus, "t", charged()).await;
+    assert_eq!(Arc::strong_count(&charge), 2);
+    assert_eq!(settle_next(&mut consumer).await, "body");
+    assert_eq!(Arc::strong_count(&charge), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn read_topics_are_forgotten_beside_unread_ones() {
     let bus = Memory::default();
     let mut replies = bus.subscribe(live("replies.>")).await.unwrap();

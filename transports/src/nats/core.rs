@@ -106,8 +106,8 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
             TransportError::too_large(bytes, limit)
         }
         PublishErrorKind::InvalidSubject => failed(TransportErrorKind::BadMessage),
-        // The client's task has ended, which happens only when it is closed.
-        PublishErrorKind::Send => failed(TransportErrorKind::Closed),
+        // The client's task has just ended. Nobody uses it for long: it is closed, or another client takes its place.
+        PublishErrorKind::Send => failed(TransportErrorKind::Disconnected),
     }
     .caused_by(error)
 }
@@ -300,6 +300,10 @@ impl CoreReader {
                 chunk = chunks.next(), if open => {
                     let Some(chunk) = chunk else {
                         open = false;
+                        if subscribed {
+                            // The client has ended.
+                            lost.cancel();
+                        }
                         continue;
                     };
                     for message in chunk {

@@ -155,7 +155,7 @@ impl DurableReader {
         let messages = subscribe_one(&client, format!("{inbox}.*"), None).await?;
         let budget = Budget::new(budget_bytes, consumer.max_ack_pending);
         let (verdict_sender, verdicts) = mpsc::channel(budget.all_messages as usize);
-        let reader = Self {
+        let mut reader = Self {
             client,
             link,
             consumer,
@@ -186,6 +186,10 @@ impl DurableReader {
             verdicts,
             verdict_sender,
         };
+        if reader.link.replaces() {
+            // Perhaps a message of this consumer has ended the client before this one.
+            reader.begin_search();
+        }
         Ok((reader, tell_state))
     }
 
@@ -813,13 +817,13 @@ mod tests {
     async fn world() -> World {
         let listener = listener().await;
         let nats = connect(&listener.local_addr().unwrap().to_string()).await;
-        let link = Arc::clone(&nats.inner.link);
+        let link = Arc::clone(&nats.inner().link);
         let connection = link.connection();
         let info = r#"{"config":{"ack_policy":"explicit"},"ack_floor":{"stream_seq":7},"created":"2026-01-01T00:00:00.1Z"}"#;
         let server = Mock::serve(listener, Api::Answer(info));
         up(&nats).await;
         let (deliveries, to_consumer) = mpsc::channel(1);
-        let client = nats.inner.client.clone();
+        let client = nats.inner().client.clone();
         let opened = DurableReader::open(client, link, consumer(&nats), 1000, deliveries).await;
         let (reader, tell_state) = opened.unwrap();
         World {

@@ -41,7 +41,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 impl Nats {
     /// The permissions of the user that is logged in; `None` when the user may not ask for them.
     pub async fn permissions(&self) -> Option<Permissions> {
-        let request = self.inner.client.request(USER_INFO, "".into());
+        let inner = self.inner();
+        let request = inner.client.request(USER_INFO, "".into());
         let answer = tokio::time::timeout(REQUEST_TIMEOUT, request)
             .await
             .ok()?
@@ -53,7 +54,7 @@ impl Nats {
     /// The name of the user in messages, for example `user bridge`.
     #[must_use]
     pub fn user(&self) -> &str {
-        self.inner.link.user()
+        &self.shared.user
     }
 
     /// Subscribes and unsubscribes, outside every queue group.
@@ -61,7 +62,7 @@ impl Nats {
     /// # Errors
     /// `Unauthorised`, or the reason why the server did not answer.
     pub async fn test_subscribe(&self, subject: &str) -> Result<(), TransportError> {
-        let inner = &self.inner;
+        let inner = self.inner();
         inner.link.up(inner.request_deadline()).await?;
         let mut listener = RefusalListener::new(&inner.link, vec![subject.into()], None);
         let subscriber = subscribe_one(&inner.client, subject.to_owned(), None).await?;
@@ -77,7 +78,7 @@ impl Nats {
     /// When JetStream does not answer.
     pub async fn stream_of(&self, subject: &str) -> Result<Option<String>, TransportError> {
         let question = json!({ "subject": subject });
-        let answer = self.inner.api.command("STREAM.NAMES", &question).await?;
+        let answer = self.inner().api.command("STREAM.NAMES", &question).await?;
         let first = answer["streams"][0].as_str();
         Ok(first.map(str::to_owned))
     }
@@ -87,7 +88,7 @@ impl Nats {
     /// # Errors
     /// When JetStream does not answer.
     pub async fn stream_config(&self, stream: &str) -> Result<Option<Value>, TransportError> {
-        let info = self.inner.api.stream_info(stream).await?;
+        let info = self.inner().api.stream_info(stream).await?;
         Ok(info.map(|mut info| info["config"].take()))
     }
 
@@ -100,7 +101,7 @@ impl Nats {
         stream: &str,
         name: &str,
     ) -> Result<Option<Value>, TransportError> {
-        let info = self.inner.api.consumer_info(stream, name).await?;
+        let info = self.inner().api.consumer_info(stream, name).await?;
         Ok(info.map(|mut info| info["config"].take()))
     }
 
@@ -118,13 +119,13 @@ impl Nats {
         let is_given = settings.get("num_replicas").is_some();
         merge(&mut config, settings);
         let request = format!("STREAM.CREATE.{name}");
-        match self.inner.api.ask(&request, &config).await? {
+        match self.inner().api.ask(&request, &config).await? {
             Err(error) if !is_given && error.refuses_replicas() => {
                 if !error.is_single_server() {
                     tracing::warn!(stream = name, %error, "the cluster refuses {CLUSTER_REPLICAS} replicas, so the stream gets one and is lost with its server: once enough servers can store it, run `nats stream edit {name} --replicas {CLUSTER_REPLICAS}`");
                 }
                 config["num_replicas"] = json!(1);
-                self.inner.api.command(&request, &config).await.map(drop)
+                self.inner().api.command(&request, &config).await.map(drop)
             }
             answer => answer.map(drop).map_err(|error| api_error(&request, error)),
         }
@@ -145,7 +146,7 @@ impl Nats {
         // Without the stream the server refuses the consumer.
         let found = self.stream_config(stream).await?.unwrap_or_default();
         must_store("create the consumer", (stream, &found), filter_of(&config))?;
-        let written = self.inner.api.write_consumer(stream, name, config).await;
+        let written = self.inner().api.write_consumer(stream, name, config).await;
         written.map(drop)
     }
 
@@ -161,7 +162,8 @@ impl Nats {
         (stream, name): (&str, &str),
         topics: &[TopicFilter],
     ) -> Result<(), TransportError> {
-        let api = &self.inner.api;
+        let inner = self.inner();
+        let api = &inner.api;
         let missing = |what: String| TransportError::new(TransportErrorKind::UnknownTopic, what);
         let mut managed = config.streams.iter().filter(|_| config.manage);
         let managed = managed.find(|listed| listed.name == stream);

@@ -70,7 +70,7 @@ struct PubAck {
 // === impl Replies ===
 
 impl Replies {
-    /// Runs until it is stopped; open questions then fail as closed.
+    /// Runs until it is stopped, or until the client has ended; open questions then fail.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut unanswered = Unanswered::default();
         let mut lookups = Lookups::default();
@@ -104,7 +104,15 @@ impl Replies {
                             open_lookups.extend(topic.map(|topic| look_up(self.api.clone(), topic)));
                         }
                     }
-                    None => return,
+                    // The client has ended.
+                    None => {
+                        self.notices(&mut unanswered);
+                        let waiting = lookups.take(|_| true);
+                        for expected in unanswered.take(|_| true).into_iter().chain(waiting) {
+                            expected.decide(Err(self.lost()));
+                        }
+                        return;
+                    }
                 },
                 Ok(()) = connection.changed() => {
                     if self.fail_lost(&mut unanswered, &mut lookups) {

@@ -4,6 +4,8 @@
 //! client --events--> Link { connection: watch, health: watch, refusals: broadcast, dropped: counter }
 //!            state --every 250 ms--^   (the client drops events when many come at once)
 //! ```
+//! Each client has a link of its own. When another client takes its place, only the health and the number of
+//! dropped messages go on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -61,12 +63,16 @@ pub(super) struct Link {
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
     logged_refusals: std::sync::Mutex<LoggedRefusals>,
-    /// Cancelled once nothing can be sent any more.
+    /// Cancelled once nothing can be sent any more with this client.
     closed: CancellationToken,
     /// The same, without a lock: every message asks.
     is_closed: AtomicBool,
     /// Cancelled when the client has ended, whatever the reason.
     ended: CancellationToken,
+    /// The client has ended by itself, and another one takes its place, so this link no longer reports the health.
+    is_replaced: AtomicBool,
+    /// Whether this client takes the place of one that has ended by itself.
+    replaces: bool,
     faults: std::sync::Mutex<Faults>,
     /// The servers and the user, for messages.
     servers: Text,
@@ -162,34 +168,40 @@ impl Drop for Events {
 // === impl Link ===
 
 impl Link {
-    /// Starts a client that connects when the server is up, with an empty state.
+    /// Starts a client that connects when the server is up, with an empty state, perhaps in place of an earlier one that
+    /// has ended.
     pub(super) async fn connect(
         config: &NatsConfig,
         subscription_capacity: usize,
+        earlier: Option<&Self>,
     ) -> Result<(Arc<Self>, Client), TransportError> {
         let servers = Text::from(config.server_names());
         let connecting = Text::from(format!("connecting to NATS at {servers}"));
+        let health = match earlier {
+            Some(earlier) => earlier.health.clone(),
+            None => watch::Sender::new(Health::Connecting(connecting.clone())),
+        };
+        let dropped = earlier.map_or(0, Self::dropped);
         let link = Arc::new(Self {
             connection: watch::Sender::new(Connection {
                 up: false,
                 epoch: 0,
             }),
-            health: watch::Sender::new(Health::Connecting(connecting.clone())),
+            health,
             refusals: broadcast::Sender::new(REFUSALS),
             overrun: watch::Sender::new(0),
-            dropped: AtomicU64::new(0),
-            logged: std::sync::Mutex::default(),
+            dropped: AtomicU64::new(dropped),
+            logged: std::sync::Mutex::new(Logged {
+                at: None,
+                total: dropped,
+            }),
             logged_refusals: std::sync::Mutex::default(),
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             ended: CancellationToken::new(),
-            faults: std::sync::Mutex::new(Faults {
-                is_connecting: true,
-                connection: connecting,
-                api: None,
-                api_asked_at: Instant::now(),
-                subscriptions: BTreeMap::new(),
-            }),
+            is_replaced: AtomicBool::new(false),
+            replaces: earlier.is_some(),
+            faults: std::sync::Mutex::new(Faults::new(earlier.is_none(), connecting)),
             servers,
             user: Text::from(config.user_name()),
             login_cure: config.login_cure(),
@@ -217,8 +229,9 @@ impl Link {
 
     /// Compares the client's state with its events, until stopped. Events are lost when more arrive at once than the
     /// client can queue, and without this check a lost "disconnected" would never be noticed. Also reports the end of
-    /// the client: not in the destructor of its events, because that runs also when the process ends.
-    pub(super) async fn watch(self: Arc<Self>, client: Client, stop: CancellationToken) {
+    /// the client: not in the destructor of its events, because that runs also when the process ends. Returns whether
+    /// the client has ended by itself.
+    pub(super) async fn watch(&self, client: &Client, stop: &CancellationToken) -> bool {
         let mut differed = false;
         let mut every = tokio::time::interval(COMPARE_EVERY);
         every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -227,7 +240,7 @@ impl Link {
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => return false,
                 () = self.ended.cancelled() => return self.client_ended(),
                 found = &mut diagnosis => {
                     let found = found.map_or_else(|| self.describe("no connection"), Text::from);
@@ -239,10 +252,10 @@ impl Link {
             self.report_refusals(Instant::now());
             let up = client.connection_state() == State::Connected && !self.is_closed();
             let reported = *self.connection.borrow();
-            let differs = up != reported.up || connects(&client) != reported.epoch;
+            let differs = up != reported.up || connects(client) != reported.epoch;
             // One difference may be an event on its way; two are a lost event.
             if differs && differed {
-                self.set_connection(up, connects(&client));
+                self.set_connection(up, connects(client));
             }
             differed = differs;
             if diagnosis.is_terminated() && self.is_unclear.swap(false, Ordering::Relaxed) {
@@ -434,6 +447,9 @@ impl Link {
     fn publish_health(&self) {
         // Computed inside, so that of two concurrent updates the later one includes both.
         self.health.send_if_modified(|now| {
+            if self.is_replaced.load(Ordering::Relaxed) {
+                return false;
+            }
             let up = self.connection.borrow().up;
             let faults = self.faults();
             let next = match faults.parts() {
@@ -490,10 +506,27 @@ impl Link {
         let came_up = async { connection.wait_for(|now| now.up).await.is_ok() };
         let came_up = self.closed.run_until_cancelled(came_up);
         match tokio::time::timeout_at(deadline, came_up).await {
-            _ if self.is_closed() => Err(closed()),
+            _ if self.is_closed() => Err(self.gone()),
             Ok(Some(true)) => Ok(()),
             Ok(Some(false) | None) | Err(_) => Err(self.disconnected("reach NATS")),
         }
+    }
+
+    /// The error of everything that uses a client that has ended. If another one takes its place, it may work later.
+    pub(super) fn gone(&self) -> TransportError {
+        match self.is_replaced.load(Ordering::Relaxed) {
+            true => self.disconnected("use NATS"),
+            false => TransportError::new(
+                TransportErrorKind::Closed,
+                "use a closed connection to NATS",
+            ),
+        }
+    }
+
+    /// Whether this client takes the place of one that has ended by itself, perhaps because of a message that a stream
+    /// stores.
+    pub(super) fn replaces(&self) -> bool {
+        self.replaces
     }
 
     pub(super) fn disconnected(&self, what: &str) -> TransportError {
@@ -540,17 +573,21 @@ impl Link {
         self.blame(Text::from_static("closed"));
     }
 
-    /// The client has ended. If nobody has closed it, it has panicked, and its state does not show that.
-    fn client_ended(&self) {
+    /// The client has ended. If nobody has closed it, it has panicked, and its state does not show that. Returns whether
+    /// that is so.
+    fn client_ended(&self) -> bool {
         if self.is_closed() {
-            return;
+            return false;
         }
-        self.end();
         let epoch = self.connection.borrow().epoch;
-        let ended = "the NATS client has ended: restart the process (perhaps because of a carriage return within a header: then delete that message from its stream first)";
+        let ended = "the NATS client has ended by itself, perhaps because of a message with a carriage return within a header: another client takes its place";
         tracing::error!(servers = %self.servers, "{ended}");
         self.blame(Text::from_static(ended));
         self.set_connection(false, epoch);
+        // Whoever sees the end sees these too.
+        self.is_replaced.store(true, Ordering::Relaxed);
+        self.end();
+        true
     }
 
     fn end(&self) {
@@ -582,6 +619,17 @@ impl Link {
 // === impl Faults ===
 
 impl Faults {
+    /// Of a client that connects.
+    fn new(is_connecting: bool, connection: Text) -> Self {
+        Self {
+            is_connecting,
+            connection,
+            api: None,
+            api_asked_at: Instant::now(),
+            subscriptions: BTreeMap::new(),
+        }
+    }
+
     fn blame_connection(&mut self, connection: Text) {
         self.connection = connection;
         self.is_connecting = false;
@@ -715,14 +763,6 @@ pub(super) fn first_word(subject: &str) -> &str {
     subject.split('.').next().unwrap_or_default()
 }
 
-/// The error of everything that uses a closed connection.
-pub(super) fn closed() -> TransportError {
-    TransportError::new(
-        TransportErrorKind::Closed,
-        "use a closed connection to NATS",
-    )
-}
-
 /// How many connections the client has had.
 pub(super) fn connects(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Acquire)
@@ -793,10 +833,11 @@ mod tests {
         let address = format!("nats://{}", silent.local_addr().unwrap());
         // Together they take longer than this test waits.
         let config = NatsConfig::new(vec![address; 60]);
-        let (link, client) = Link::connect(&config, 1).await.unwrap();
+        let (link, client) = Link::connect(&config, 1, None).await.unwrap();
         link.is_unclear.store(true, Ordering::Relaxed);
         let stop = CancellationToken::new();
-        let watching = tokio::spawn(Arc::clone(&link).watch(client, stop.clone()));
+        let watched = Arc::clone(&link);
+        let watching = tokio::spawn(async move { watched.watch(&client, &stop).await });
         let wait = Duration::from_secs(60);
         let begun = async {
             while link.is_unclear.load(Ordering::Relaxed) {
@@ -805,7 +846,7 @@ mod tests {
         };
         tokio::time::timeout(wait, begun).await.unwrap();
         link.ended.cancel();
-        tokio::time::timeout(wait, watching).await.unwrap().unwrap();
+        assert!(tokio::time::timeout(wait, watching).await.unwrap().unwrap());
         let cause = link.cause();
         assert!(cause.starts_with("the NATS client has ended"), "{cause}");
     }
@@ -814,7 +855,7 @@ mod tests {
     async fn a_report_about_the_api_lasts_until_a_later_one_or_a_new_connection() {
         // Nobody listens there.
         let config = NatsConfig::new(["nats://127.0.0.1:1"]);
-        let (link, _client) = Link::connect(&config, 1).await.unwrap();
+        let (link, _client) = Link::connect(&config, 1, None).await.unwrap();
         link.set_connection(true, 1);
         let is_impaired = |asked_at, trouble: Option<&'static str>| {
             link.report_api(asked_at, trouble.map(Text::from_static));

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use async_nats::jetstream::consumer::DeliverPolicy;
-use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
+use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig, OrderedError};
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -49,6 +50,8 @@ struct Reading {
     stream: String,
     /// The next sequence.
     next: u64,
+    /// The reading has failed after the records that were passed on last.
+    has_failed: bool,
     batches: mpsc::Sender<LogBatch>,
     ended: EndCause,
 }
@@ -59,7 +62,7 @@ impl Nats {
     /// The first and the next position of a stream.
     pub(crate) async fn log_bounds(&self, stream: &str) -> Result<Vec<LogBounds>, TransportError> {
         let what = || format!("find the ends of the JetStream stream {stream}");
-        let inner = &self.inner;
+        let inner = self.inner();
         inner.link.up(inner.request_deadline()).await?;
         let Some(mut info) = inner.api.stream_info(stream).await? else {
             return Err(TransportError::new(
@@ -83,6 +86,47 @@ impl Nats {
         }])
     }
 
+    /// Deletes records of a stream, if this user may, and the stream keeps one record of each subject: otherwise the
+    /// record before a deleted one would count again. Returns whether both hold. A record that is gone is no error.
+    pub(crate) async fn delete_records(
+        &self,
+        stream: &str,
+        records: &[LogPosition],
+    ) -> Result<bool, TransportError> {
+        let inner = self.inner();
+        inner.link.up(inner.request_deadline()).await?;
+        let what = || format!("delete records of the JetStream stream {stream}");
+        let request = format!("STREAM.MSG.DELETE.{stream}");
+        // The log of a server that refuses a request would show an error.
+        let connection = *inner.link.connection().borrow();
+        let Some(permissions) = self.permissions().await else {
+            // A connection that was lost meanwhile says nothing about the user.
+            let is_same = *inner.link.connection().borrow() == connection;
+            return match is_same && inner.link.is_usable() {
+                true => Ok(false),
+                false => Err(inner.link.disconnected(&what())),
+            };
+        };
+        if !permissions.may_publish(&inner.api.subject(&request)) {
+            return Ok(false);
+        }
+        let info = inner.api.stream_info(stream).await?;
+        let info =
+            info.ok_or_else(|| TransportError::new(TransportErrorKind::UnknownTopic, what()))?;
+        if info["config"]["max_msgs_per_subject"] != 1 {
+            return Ok(false);
+        }
+        for record in records {
+            let sequence = record.offset;
+            // There is no need to overwrite the record.
+            let body = json!({ "seq": sequence, "no_erase": true });
+            if let Err(error) = inner.api.ask(&request, &body).await? {
+                tracing::debug!(stream, sequence, %error, "a record of a log was not deleted: probably it is gone");
+            }
+        }
+        Ok(true)
+    }
+
     /// Reads a stream from the given position, or otherwise from its beginning.
     pub(crate) async fn read_log(
         &self,
@@ -91,9 +135,9 @@ impl Nats {
     ) -> Result<LogReader, TransportError> {
         let from = from.iter().find(|from| from.partition == 0);
         let (reader, batches, stop) = LogReader::new();
-        let inner = &self.inner;
+        let inner = self.inner();
         inner.link.up(inner.request_deadline()).await?;
-        let reading = Reading {
+        let mut reading = Reading {
             link: Arc::clone(&inner.link),
             api: inner.api.clone(),
             context: jetstream::with_prefix(inner.client.clone(), inner.api.prefix()),
@@ -102,15 +146,19 @@ impl Nats {
             stream: stream.to_owned(),
             // Sequences begin with 1.
             next: from.map_or(1, |from| from.offset.max(1)),
+            has_failed: false,
             batches,
             ended: reader.end_cause(),
         };
+        if inner.link.replaces() {
+            reading.skip_first().await;
+        }
         let messages = reading.open().await?;
-        let stop_all = inner.stop.clone();
+        let stop_client = inner.stop.clone();
         inner.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = stop_all.cancelled() => {}
+                () = stop_client.cancelled() => {}
                 () = reading.run(messages) => {}
             }
         });
@@ -181,6 +229,7 @@ impl Reading {
             return Err(self.link.cause().to_string());
         }
         self.epoch = self.link.connection().borrow().epoch;
+        self.has_failed = false;
         let mut is_skipped = false;
         let why = loop {
             let shown = next_unreadable(&self.api, &self.stream, self.next);
@@ -221,50 +270,70 @@ impl Reading {
     /// # Errors
     /// If nobody reads.
     async fn skip(&mut self, sequence: u64) -> Result<(), String> {
+        let records = vec![self.skipped(sequence)];
+        self.pass_on(records).await
+    }
+
+    /// Skips the first records that the client cannot read: one of them may have ended the client before this one. If
+    /// JetStream does not show them, nothing is skipped.
+    async fn skip_first(&mut self) {
+        let mut records = Vec::new();
+        while records.len() < BATCH_RECORDS {
+            let shown = next_unreadable(&self.api, &self.stream, self.next);
+            let Ok(Ok(Some(sequence))) = timeout(SHOWN, shown).await else {
+                break;
+            };
+            records.push(self.skipped(sequence));
+        }
+        if !records.is_empty() {
+            // The queue is new and has room. Whoever asked for the reader still waits for it.
+            let _ = self.pass_on(records).await;
+        }
+    }
+
+    /// A record that nobody understands in place of one that the client cannot read, which is the next one.
+    fn skipped(&mut self, sequence: u64) -> LogRecord {
         tracing::warn!(
             stream = self.stream,
             sequence,
             "a record of a log is skipped, because its headers or its subject break the format of NATS, or its headers begin with a status"
         );
         self.next = sequence + 1;
+        LogRecord::unreadable(LogPosition {
+            partition: 0,
+            offset: sequence,
+        })
+    }
+
+    async fn pass_on(&self, records: Vec<LogRecord>) -> Result<(), String> {
         let batch = LogBatch {
-            records: vec![LogRecord::unreadable(LogPosition {
-                partition: 0,
-                offset: sequence,
-            })],
+            records,
             reached: Vec::new(),
         };
         let sent = self.batches.send(batch).await;
         sent.map_err(|_| "nobody reads the log".to_owned())
     }
 
-    /// The records that are available, or the first one to arrive; `None` when the reading cannot continue.
+    /// The records that are available, or the first one to arrive; `None` when the reading cannot continue. The records
+    /// before a failure are passed on, so that the next reader begins after them: what the client cannot read may be the
+    /// record that follows.
     async fn batch(&mut self, messages: &mut Ordered) -> Option<LogBatch> {
-        let first = self.next;
-        let batch = self.next_batch(messages).await;
-        if batch.is_none() {
-            // The records before the failure are not passed on, so they are read again.
-            self.next = first;
+        if std::mem::take(&mut self.has_failed) {
+            return None;
         }
-        batch
-    }
-
-    async fn next_batch(&mut self, messages: &mut Ordered) -> Option<LogBatch> {
         let mut batch = LogBatch::default();
         let mut bytes = 0;
         let mut next = Some(messages.next().await);
         while let Some(message) = next {
-            let record = message?
-                .map_err(Into::into)
-                .and_then(|message| self.record(message));
-            match record {
-                Ok(record) => {
+            match self.next_record(message) {
+                Some(record) => {
                     bytes += record.size_bytes();
                     batch.records.push(record);
                 }
-                Err(error) => {
-                    tracing::warn!(%error, stream = self.stream, "the JetStream reader of a log failed");
-                    return None;
+                None if batch.records.is_empty() => return None,
+                None => {
+                    self.has_failed = true;
+                    break;
                 }
             }
             let has_room = batch.records.len() < BATCH_RECORDS && bytes < BATCH_BYTES;
@@ -274,6 +343,21 @@ impl Reading {
             };
         }
         Some(batch)
+    }
+
+    /// The record of a message; `None` when the reading has ended or failed.
+    fn next_record(
+        &mut self,
+        message: Option<Result<jetstream::Message, OrderedError>>,
+    ) -> Option<LogRecord> {
+        let record = message?
+            .map_err(Into::into)
+            .and_then(|message| self.record(message));
+        record
+            .inspect_err(|error| {
+                tracing::warn!(%error, stream = self.stream, "the JetStream reader of a log failed");
+            })
+            .ok()
     }
 
     fn record(&mut self, message: jetstream::Message) -> Result<LogRecord, async_nats::Error> {

@@ -19,7 +19,7 @@ use crate::error::TransportErrorKind as Kind;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Api {
     Answer(&'static str),
-    /// The answers to requests whose subject contains a word. Others get none.
+    /// The answers to requests whose subject contains a word, also to those that are not of the API. Others get none.
     Answers(&'static [(&'static str, &'static str)]),
     NoResponders,
     Silent,
@@ -39,7 +39,7 @@ const UNAVAILABLE: &str = r#"{"error":{"code":503,"err_code":10008,"description"
 /// The subject and the body of requests of the API.
 type Requests = Mutex<Vec<(String, Vec<u8>)>>;
 
-/// A server of one connection.
+/// A server of one connection after another.
 #[derive(Debug)]
 pub(super) struct Mock {
     address: String,
@@ -53,12 +53,19 @@ pub(super) struct Mock {
 impl Mock {
     /// Serves the first connection that comes, or has come, to the listener.
     pub(super) fn serve(listener: TcpListener, api: Api) -> Self {
+        Self::serve_in_turn(listener, vec![api])
+    }
+
+    /// The same for as many connections as there are ways to answer.
+    fn serve_in_turn(listener: TcpListener, apis: Vec<Api>) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let api_requests = Arc::new(Requests::default());
         let requests = Arc::clone(&api_requests);
         let task = tokio::spawn(async move {
-            let (connection, _) = listener.accept().await.unwrap();
-            serve_connection(connection, api, &requests).await;
+            for api in apis {
+                let (connection, _) = listener.accept().await.unwrap();
+                serve_connection(connection, api, &requests).await;
+            }
         });
         Self {
             address,
@@ -165,11 +172,16 @@ impl Api {
         if let (Self::Stored(answers), None) = (self, earlier) {
             return answers.iter().map(|json| message(json)).collect();
         }
+        if let Self::Answers(answers) = self
+            && let Some((_, json)) = answers.iter().find(|(word, _)| subject.contains(*word))
+        {
+            return message(json);
+        }
         let Some(earlier) = earlier else {
             return nobody();
         };
         match self {
-            Self::Silent => String::new(),
+            Self::Silent | Self::Answers(_) => String::new(),
             Self::Late(_) if earlier == 0 => String::new(),
             Self::Once(_) if earlier > 0 => nobody(),
             Self::Broken => {
@@ -177,11 +189,6 @@ impl Api {
                 format!("HMSG {reply} {id} 20 20\r\n{headers}\r\n")
             }
             Self::Answer(json) | Self::Late(json) | Self::Once(json) => message(json),
-            Self::Answers(answers) => {
-                let mut answers = answers.iter();
-                let found = answers.find(|(word, _)| subject.contains(*word));
-                found.map_or_else(String::new, |(_, json)| message(json))
-            }
             Self::NoResponders | Self::Stored(_) => nobody(),
         }
     }
@@ -224,7 +231,7 @@ fn to(topic: &str, guarantee: Guarantee) -> Address {
 /// A durable consumer `c` of the stream `S`. The binding names other subjects than its messages have.
 pub(super) fn consumer(nats: &Nats) -> ConsumerRef {
     ConsumerRef {
-        api: nats.inner.api.clone(),
+        api: nats.inner().api.clone(),
         stream: "S".into(),
         name: "c".into(),
         topics: Arc::from([TopicFilter::new("other").unwrap()]),
@@ -235,7 +242,7 @@ pub(super) fn consumer(nats: &Nats) -> ConsumerRef {
 /// Waits for the connection.
 pub(super) async fn up(nats: &Nats) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    nats.inner.link.up(deadline).await.unwrap();
+    nats.inner().link.up(deadline).await.unwrap();
 }
 
 /// The kind of error a stored publication ends with.
@@ -449,7 +456,7 @@ async fn the_state_of_a_durable_does_not_show_that_the_api_knows_the_streams() {
     let nats = server.connect().await;
     up(&nats).await;
     assert_eq!(store_if_any(&nats, "a.b").await, Err(Kind::TimedOut));
-    let info = nats.inner.api.consumer_info("S", "c").await;
+    let info = nats.inner().api.consumer_info("S", "c").await;
     assert!(info.unwrap().is_some());
     let health = nats.health().borrow().clone();
     assert!(matches!(&health, Health::Impaired(_)), "{health:?}");
@@ -583,7 +590,7 @@ async fn a_lookup_ends_also_if_the_stream_is_not_created() {
     };
     let nats = Nats::connect(config).await.unwrap();
     let topic = Topic::new("a.b").unwrap();
-    let looked = lookup::look_up(nats.inner.api.clone(), topic);
+    let looked = lookup::look_up(nats.inner().api.clone(), topic);
     let looked = tokio::time::timeout(Duration::from_secs(30), looked).await;
     let (_, coverage) = looked.expect("the lookup ends before the request");
     let is_unknown = matches!(coverage, expected::Coverage::Undetermined(Some(_)));
@@ -611,35 +618,120 @@ async fn a_search_finds_the_malformed_messages_of_the_filter_of_the_consumer() {
     }
 }
 
+#[tokio::test]
+async fn records_are_deleted_only_if_the_user_is_known_to_have_the_permission() {
+    const SOME: &[&str] =
+        &[r#"{"data":{"permissions":{"publish":{"allow":["$JS.API.STREAM.INFO.*"]}}}}"#];
+    let records = [log_position(7)];
+    for api in [Api::Stored(SOME), Api::NoResponders] {
+        let server = Mock::start(api).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        assert!(!nats.delete_records("S", &records).await.unwrap());
+        assert_eq!(server.api_requests(), 0);
+    }
+}
+
+/// Otherwise the record before a deleted one would count again.
+#[tokio::test]
+async fn records_are_deleted_only_from_a_stream_that_keeps_one_of_each_subject() {
+    const ALL: (&str, &str) = ("USER.INFO", r#"{"data":{}}"#);
+    const DELETED: (&str, &str) = ("MSG.DELETE", r#"{"success":true}"#);
+    const ONE: &str = r#"{"config":{"max_msgs_per_subject":1}}"#;
+    const ANY: &str = r#"{"config":{"max_msgs_per_subject":-1}}"#;
+    const FIVE: &str = r#"{"config":{"max_msgs_per_subject":5}}"#;
+    let records = [log_position(7)];
+    let of_one: &[_] = &[ALL, ("STREAM.INFO", ONE), DELETED];
+    let of_any: &[_] = &[ALL, ("STREAM.INFO", ANY), DELETED];
+    let of_five: &[_] = &[ALL, ("STREAM.INFO", FIVE), DELETED];
+    for (answers, is_deleted) in [(of_one, true), (of_any, false), (of_five, false)] {
+        let server = Mock::start(Api::Answers(answers)).await;
+        let nats = server.connect().await;
+        up(&nats).await;
+        let deleted = nats.delete_records("S", &records).await.unwrap();
+        assert_eq!(deleted, is_deleted);
+        if is_deleted {
+            let request = server.api_request("STREAM.MSG.DELETE.S");
+            assert_eq!(request["seq"], 7);
+        } else {
+            assert_eq!(server.api_requests(), 1, "only STREAM.INFO");
+        }
+    }
+}
+
+fn log_position(offset: u64) -> crate::log::LogPosition {
+    crate::log::LogPosition {
+        partition: 0,
+        offset,
+    }
+}
+
+/// Waits until the transport has this health.
+async fn has_health(health: &mut watch::Receiver<Health>, is: impl FnMut(&Health) -> bool) {
+    let reached = tokio::time::timeout(Duration::from_secs(60), health.wait_for(is)).await;
+    assert!(matches!(reached, Ok(Ok(_))));
+}
+
 /// The state of the client does not show it.
 #[tokio::test]
-async fn a_client_that_panics_is_reported() {
-    let server = Mock::start(Api::Broken).await;
-    let nats = server.connect().await;
+async fn another_client_takes_the_place_of_one_that_panics() {
+    let listener = listener().await;
+    let nats = connect(&listener.local_addr().unwrap().to_string()).await;
+    let _server = Mock::serve_in_turn(listener, vec![Api::Broken, Api::Silent]);
     up(&nats).await;
-    let mut health = nats.inner.link.health();
+    let inner = nats.inner();
+    let mut health = nats.health();
+    let live = Reading::Live { partition: None };
+    let mut consumer = subscribe(&nats, "in.a", live.clone()).await.unwrap();
     let subject = Topic::new("a.b").unwrap();
-    let ended = health.wait_for(
-        |now| matches!(now, Health::Down(cause) if cause.starts_with("the NATS client has ended")),
-    );
-    let asked = lookup::look_up(nats.inner.api.clone(), subject);
-    let (ended, _) = tokio::join!(tokio::time::timeout(Duration::from_secs(60), ended), asked);
-    assert!(ended.is_ok(), "it is not reported");
-    drop(ended);
-    // The comparison with the state of the client does not change that.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(matches!(
-        *nats.inner.link.health().borrow(),
-        Health::Down(_)
-    ));
+    let is_ended = |now: &Health| matches!(now, Health::Down(cause) if cause.starts_with("the NATS client has ended"));
+    let asked = lookup::look_up(inner.api.clone(), subject);
+    tokio::join!(has_health(&mut health, is_ended), asked);
     // Nothing waits for it until its deadline.
     let hour = Instant::now() + Duration::from_secs(3600);
-    let came_up = nats.inner.link.up(hour);
-    let came_up = tokio::time::timeout(Duration::from_secs(60), came_up).await;
-    assert_eq!(came_up.unwrap().unwrap_err().kind(), Kind::Closed);
+    let came_up = tokio::time::timeout(Duration::from_secs(60), inner.link.up(hour)).await;
+    assert_eq!(came_up.unwrap().unwrap_err().kind(), Kind::Disconnected);
+    ended(&mut consumer).await;
+    assert!(consumer.lost().now_or_never().is_some());
+
+    has_health(&mut health, |now| *now == Health::Up).await;
     let to = to("a.b", Guarantee::Default);
+    let sent = nats.send(&to, Message::plain("x")).await.unwrap();
+    sent.await.unwrap();
+    let _again = subscribe(&nats, "in.a", live).await.unwrap();
+    nats.close(Duration::from_secs(60)).await.unwrap();
     let sent = nats.send(&to, Message::plain("x")).await;
     assert_eq!(sent.unwrap_err().kind(), Kind::Closed);
+}
+
+#[tokio::test]
+async fn a_stored_message_at_which_the_client_panics_is_read_from_the_stream_by_the_next_one() {
+    const MESSAGE: &str = r#"{"message":{"subject":"a.b","hdrs":"TkFUUy8xLjANCmE6IGINYw0KDQo=","data":"Ym9keQ==","time":"2026-01-01T00:00:00Z"}}"#;
+    const CONSUMER: &str = r#"{"config":{"ack_policy":"explicit","filter_subject":"a.b"},"delivered":{"consumer_seq":9,"stream_seq":2},"ack_floor":{"stream_seq":1},"num_pending":0,"num_ack_pending":1}"#;
+    let listener = listener().await;
+    let nats = connect(&listener.local_addr().unwrap().to_string()).await;
+    let answers = Api::Answers(&[("CONSUMER.INFO", CONSUMER), ("MSG.GET", MESSAGE)]);
+    let _server = Mock::serve_in_turn(listener, vec![Api::Broken, answers]);
+    up(&nats).await;
+    let reading = Reading::Durable {
+        stream: "S".into(),
+        name: "c".into(),
+    };
+    // The first client panics at the first answer of the API.
+    assert!(subscribe(&nats, "a.b", reading.clone()).await.is_err());
+    let subscribed = async {
+        loop {
+            if let Ok(consumer) = subscribe(&nats, "a.b", reading.clone()).await {
+                break consumer;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let subscribed = tokio::time::timeout(Duration::from_secs(60), subscribed).await;
+    let mut consumer = subscribed.unwrap();
+    let next = tokio::time::timeout(Duration::from_secs(60), consumer.recv()).await;
+    let delivery = next.unwrap().unwrap();
+    assert_eq!(delivery.message.body.as_deref(), Some(&b"body"[..]));
 }
 
 /// The runtime drops the tasks of the client in any order.
@@ -654,7 +746,7 @@ fn a_runtime_that_ends_is_no_failure_of_the_client() {
         (server, nats)
     });
     drop(runtime);
-    let cause = nats.inner.link.cause();
+    let cause = nats.inner().link.cause();
     assert!(cause.contains("connection was lost"), "{cause}");
 }
 
@@ -664,7 +756,8 @@ async fn nothing_waits_for_a_connection_that_is_closed() {
     let listener = listener().await;
     let nats = connect(&listener.local_addr().unwrap().to_string()).await;
     let hour = Instant::now() + Duration::from_secs(3600);
-    let waiting = tokio::time::timeout(Duration::from_secs(60), nats.inner.link.up(hour));
+    let inner = nats.inner();
+    let waiting = tokio::time::timeout(Duration::from_secs(60), inner.link.up(hour));
     let (came_up, _) = tokio::join!(waiting, nats.close(Duration::ZERO));
     assert_eq!(came_up.unwrap().unwrap_err().kind(), Kind::Closed);
 }
@@ -697,7 +790,7 @@ async fn an_unsent_publication_holds_no_permit() {
     store(&nats, "a.b").await;
     let stored = to("a.b", Guarantee::Stored { message_id: None });
     let is_free = async || {
-        let free = Arc::clone(&nats.inner.unanswered).acquire_many_owned(1);
+        let free = Arc::clone(&nats.inner().unanswered).acquire_many_owned(1);
         let free = tokio::time::timeout(Duration::from_secs(60), free).await;
         assert!(free.is_ok(), "the place is held");
     };
@@ -708,7 +801,8 @@ async fn an_unsent_publication_holds_no_permit() {
     is_free().await;
 
     // Nothing is taken out of the queue of the client until this task waits.
-    let fill = || nats.inner.client.publish("c.d", "x".into());
+    let client = nats.inner().client.clone();
+    let fill = || client.publish("c.d", "x".into());
     while unconstrained(fill()).now_or_never().is_some() {}
     let sending = Box::pin(nats.send(&stored, Message::plain("x")));
     assert!(unconstrained(sending).now_or_never().is_none());

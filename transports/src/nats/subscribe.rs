@@ -41,7 +41,8 @@ pub(super) async fn subscribe_one(
             let kind = match error.kind() {
                 async_nats::SubscribeErrorKind::InvalidSubject
                 | async_nats::SubscribeErrorKind::InvalidQueueName => TransportErrorKind::BadConfig,
-                async_nats::SubscribeErrorKind::Other => TransportErrorKind::Closed,
+                // As for a publication: the client's task has just ended.
+                async_nats::SubscribeErrorKind::Other => TransportErrorKind::Disconnected,
             };
             Err(TransportError::new(kind, what).caused_by(error))
         }

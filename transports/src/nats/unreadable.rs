@@ -2,14 +2,13 @@
 //!
 //! ```text
 //! malformed message ──> client closes its connection ──> reconnect ──> unreadable: MSG.GET (JSON) ──> read and settled
+//!                   └─> client panics ──> another client ──┘
 //! ```
 //! A server accepts any bytes as headers and as a subject, but the client closes its connection when they break the
-//! format. JetStream would deliver the message again after each reconnect. So after a lost connection the reader asks the
-//! stream for the messages that were delivered and not acknowledged, and takes the malformed ones from its answer. The
-//! reader of a log asks whether its next record is malformed, and skips it.
-//!
-//! Nothing helps against a carriage return within the value of a header: the client does not close its connection then,
-//! it panics (nats-io/nats.rs, pull request 1612), and the transport is down until the process is restarted.
+//! format, and panics at a carriage return within the value of a header (nats-io/nats.rs, pull request 1612). JetStream
+//! would deliver the message again after each reconnect. So after a lost connection, or with another client in place of
+//! one that has panicked, the reader asks the stream for the messages that were delivered and not acknowledged, and takes
+//! the malformed ones from its answer. The reader of a log asks whether its next record is malformed, and skips it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::str::FromStr as _;

@@ -101,6 +101,15 @@ async fn a_state_is_rebuilt_if_it_may_have_missed_deletions() {
     }
 }
 
+#[test]
+fn a_host_that_was_suspended_may_have_missed_deletions() {
+    let mut state: State<()> = State::new();
+    assert!(!state.may_miss_deletions(Kind::Latest));
+    // The monotonic clock stood still.
+    state.read_at.wall -= clock::whole_milliseconds(DELETIONS) + 1;
+    assert!(state.may_miss_deletions(Kind::Latest));
+}
+
 /// Its log answers all the time, and is opened again and again, but its records are not read.
 #[tokio::test(start_paused = true)]
 async fn a_state_is_rebuilt_once_its_log_is_read_again() {

@@ -81,6 +81,7 @@ fn member(brokers: String) -> (Task, mpsc::Receiver<Delivery>) {
                 name: Text::from_static("g"),
                 topics: vec![Topic::from_static("t")],
             },
+            is_prompt: false,
             budget,
         },
         intake: Arc::new(Intake::new(PositionStorage::Offsets, budget)),
@@ -90,6 +91,7 @@ fn member(brokers: String) -> (Task, mpsc::Receiver<Delivery>) {
         deliveries,
         lag: None,
         full: watch::channel(Vec::new()).0,
+        needs_long_session: Cell::new(false),
     };
     (task, receiver)
 }
@@ -165,6 +167,27 @@ fn a_member_waits_longer_than_a_session_and_a_revocation() {
         ..KafkaConfig::clone(&task.plan.config)
     });
     assert_eq!(task.max_wait(), session_timeout + MAX_REVOCATION);
+}
+
+#[test]
+fn a_prompt_member_has_a_short_session_unless_the_brokers_refuse_it() {
+    let cluster = cluster();
+    publish(&cluster);
+    let refusal = [Response::RD_KAFKA_RESP_ERR_INVALID_SESSION_TIMEOUT];
+    cluster.request_errors(RDKafkaApiKey::JoinGroup, &refusal);
+    let (mut task, mut deliveries) = member(cluster.bootstrap_servers());
+    assert_eq!(task.session_timeout(), task.plan.config.session_timeout);
+    task.plan.is_prompt = true;
+    assert_eq!(task.session_timeout(), PROMPT_SESSION);
+    let mut session = Session::open(&task).unwrap();
+    let late = Instant::now() + DEADLINE;
+    while session.poll(TICK).is_continue() {
+        assert!(Instant::now() < late, "the refusal is not noticed");
+    }
+    session.replace();
+    assert_eq!(task.session_timeout(), task.plan.config.session_timeout);
+    let mut session = Session::open(&task).unwrap();
+    drop(delivered(&mut session, &mut deliveries));
 }
 
 /// Asks now whether the topics are still refused, and waits for the answer.

@@ -142,6 +142,7 @@ impl State {
     /// Forgets what only that live reader still kept.
     fn forget_cursors(&mut self, group: u64) {
         for topic in &mut self.topics {
+            topic.was_read |= topic.is_read_from_start();
             for number in 0..topic.lanes.len() {
                 let Some(lane) = topic.lanes.get_mut(number) else {
                     continue;
@@ -152,6 +153,7 @@ impl State {
                 }
             }
         }
+        self.recount_unread();
     }
 
     pub(super) fn release(&mut self, seat: MemberId) -> Option<Instant> {
