@@ -35,6 +35,7 @@ pub mod reply;
 pub mod reply_address;
 pub(crate) mod reply_form;
 pub(crate) mod reply_reader;
+pub(crate) mod reply_source;
 pub mod reply_token;
 pub mod resolve;
 mod service;

@@ -120,8 +120,8 @@ impl Pipeline {
 
     /// Processes the deliveries of a source until it ends (`stop` ends it), and finishes those in progress. Does not
     /// wait for a failing destination, so that another process gets the partitions at once: the source delivers these
-    /// messages again. It does wait if the source delivers nothing again, or if an agent may be at work on a request in
-    /// one of them: its answer settles the message, and what is behind it in its lane must not come before it.
+    /// messages again. It does wait if the source delivers nothing again, or if an agent may be at work on a request in the
+    /// same lane: what is behind that request must not come before it, and it is returned when its call has ended.
     async fn work(&self, source: &mut impl Source, stop: &CancellationToken) {
         let mut unread = Unread::default();
         let mut received = Vec::with_capacity(AT_ONCE);
@@ -146,12 +146,9 @@ impl Pipeline {
                 run.receive(delivery, true, now);
             }
             run.proceed_fresh();
-            if !open && run.is_held() && self.is_redelivered() {
-                run.leave();
-                if !run.waiting.is_empty() {
-                    tracing::info!(binding = %self.intake.name, "messages that wait for a failing destination stay at their source");
-                }
-                return;
+            // After a subscription that has ended by itself, an answer settles nothing.
+            if !open && self.is_redelivered() && run.leave_held(stop.is_cancelled()) {
+                tracing::info!(binding = %self.intake.name, "messages that wait for a failing destination stay at their source");
             }
             // A held lane has work or a confirmation here.
             let is_idle = run.waiting.is_empty() && run.unconfirmed.is_empty();

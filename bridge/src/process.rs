@@ -597,7 +597,7 @@ fn each_header_is_exposed_once() {
     }
 }
 
-/// Waits for running workflows, and then cancels the rest.
+/// Waits for running workflows, and then stops the rest.
 async fn finish(workflows: Option<&Workflows>, grace: Duration) {
     if let Some(workflows) = workflows {
         workflows.finish(grace).await;

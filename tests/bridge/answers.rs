@@ -771,7 +771,11 @@ async fn an_answer_is_sent_on_once() {
         .publish("responses", response("aaoiv7hbl4ji3r5ld5gknniz2m", "1"))
         .await;
     let delivery = within("it is sent on", forwarded.recv()).await.unwrap();
-    assert_eq!(delivery.message.headers.get("bus-forwards").unwrap(), "1");
+    let header = |name| delivery.message.headers.get(name).unwrap();
+    assert_eq!(header("bus-forwards"), "1");
+    let from = String::from_utf8_lossy(header("bus-forwarded-from"));
+    assert!(from.starts_with("m:responses/"), "{from}");
+    assert!(from.contains("/0@") && from.ends_with("#0"), "{from}");
     delivery.acknowledger.settle(Outcome::Settled).unwrap();
     // It comes back, as it does when two replicas disagree about where it belongs.
     world.publish("responses", delivery.message).await;
@@ -782,6 +786,100 @@ async fn an_answer_is_sent_on_once() {
         world.count(r#"a2abus_replies_total{outcome="forwarded"}"#),
         1
     );
+    world.end().await;
+}
+
+/// A replica that takes over a partition reads again what its predecessor had not committed.
+#[tokio::test]
+async fn a_record_that_is_forwarded_again_reaches_its_caller_once() {
+    let mut world = World::new().await;
+    let mut answer = world.call("message/stream").await;
+    let request = world.received().await;
+    let update = |text: &str| {
+        format!(
+            r#"{{"kind":"artifact-update","taskId":"t","artifact":{{"artifactId":"a","parts":[{{"kind":"text","text":"{text}"}}]}}}}"#
+        )
+    };
+    let ended =
+        r#"{"kind":"status-update","taskId":"t","status":{"state":"completed"},"final":true}"#;
+    let records = [
+        (update("one"), "k:responses/0/7#0", true),
+        (update("two"), "k:responses/0/9#0", true),
+        (update("one"), "k:responses/0/7#0", false),
+        (update("two"), "k:responses/0/9#0", false),
+        // It was overtaken.
+        (update("three"), "k:responses/0/8#0", true),
+        (update("four"), "k:responses/1/8#0", true),
+        (ended.to_owned(), "k:responses/0/10#0", true),
+    ];
+    let mut repeated = 0;
+    for (result, from, is_new) in &records {
+        let mut forwarded = response(&request.id, result);
+        forwarded.headers.push("bus-forwards", "1");
+        forwarded.headers.push("bus-forwarded-from", *from);
+        world.publish(&request.reply_to, forwarded).await;
+        if *is_new {
+            let part = part(&mut answer).await;
+            assert!(body(&part).contains(result), "{result}: {}", body(&part));
+        } else {
+            repeated += 1;
+            world
+                .until_counted(r#"a2abus_replies_total{outcome="repeated"}"#, repeated)
+                .await;
+        }
+    }
+    assert!(answer.next().await.is_none());
+    world.end().await;
+}
+
+/// It is larger than an answer may be, or than the bus accepts once it is forwarded.
+#[tokio::test]
+async fn an_answer_that_cannot_be_forwarded_ends_its_call_with_the_reason() {
+    const LARGEST: usize = 1 << 20;
+    let memory = Memory::default();
+    let first = World::on(memory.clone(), CONFIG, "agents.weather").await;
+    let reader = "  - { name: responses, role: responses, transport: bus, topics: [responses] }\n";
+    let config = CONFIG.replace(reader, "");
+    let config = config.replace("agents.{targetagent}", "others.{targetagent}");
+    let mut second = World::on(memory, &config, "others.weather").await;
+    let large = |id: &str| response(id, &format!("\"{}\"", "x".repeat(1_000_000)));
+    let full = |id: &str| {
+        let mut message = response(id, &format!("\"{}\"", "x".repeat(900_000)));
+        let used = "pad".len() + message.body.as_ref().unwrap().len();
+        message.headers.push("pad", "x".repeat(LARGEST - used));
+        message
+    };
+    let too_large = "larger than the limit of 983040 bytes (max_bytes)";
+    let refused = "it cannot be passed on to the replica of the call: send a message of ";
+    for expected in [too_large, refused] {
+        let mut answer = second.call("tools/call").await;
+        let request = second.received().await;
+        let message = match expected == refused {
+            true => full(&request.id),
+            false => large(&request.id),
+        };
+        first.publish("responses", message).await;
+        let error = within("the error", answer.next()).await.unwrap();
+        let why = error.unwrap_err().to_string();
+        assert!(why.contains(expected), "{why}");
+    }
+    first.end().await;
+    second.end().await;
+}
+
+#[tokio::test]
+async fn the_confirmation_of_a_stream_that_stores_the_request_is_not_an_answer() {
+    let mut world = World::new().await;
+    let mut answer = world.call("tools/call").await;
+    let request = world.received().await;
+    let confirmation = Message::plain(r#"{"stream":"WORK","domain":"hub","seq":3}"#);
+    world.publish(&request.reply_to, confirmation).await;
+    world
+        .until_counted(r#"a2abus_replies_total{outcome="unknown"}"#, 1)
+        .await;
+    let result = Message::plain(r#"{"stream":"WORK","seq":3,"city":"Oslo"}"#);
+    world.publish(&request.reply_to, result).await;
+    assert!(body(&part(&mut answer).await).contains("Oslo"));
     world.end().await;
 }
 

@@ -694,6 +694,28 @@ async fn parts_and_progress_arrive_in_order_with_the_requesters_own_tokens() {
     world.end().await;
 }
 
+/// The reply id contains the reply token, which only the agent may know.
+#[tokio::test]
+async fn progress_that_nobody_asked_for_has_the_id_of_the_requester() {
+    let mut world = World::new().await;
+    let plain = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"_agentId":"weather"}}"#;
+    world.ask(Message::plain(plain)).await;
+    let agent_request = world.next_request().await;
+    let call = id_of(&agent_request);
+    let params = json!({ "progressToken": call, "progress": 1 });
+    let progress =
+        json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
+    let progress = Message::plain(progress.to_string());
+    world.answer(&agent_request, progress).await;
+    let answer = json!({ "jsonrpc": "2.0", "id": call, "result": 1 });
+    let answer = Message::plain(answer.to_string());
+    world.answer(&agent_request, answer).await;
+    let progress = body(&world.reply_message().await);
+    assert_eq!(progress["params"]["progressToken"], 7, "{progress}");
+    assert_eq!(body(&world.reply_message().await)["result"], 1);
+    world.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn silence_is_an_error_at_the_deadline_and_a_late_answer_is_counted() {
     let mut world = World::new().await;
@@ -1507,7 +1529,7 @@ async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
     let took = start.elapsed().as_secs();
     assert!((29..=31).contains(&took), "{took}");
     let why = reply_message["error"]["message"].as_str().unwrap();
-    assert!(why.contains("earlier messages wait"), "{why}");
+    assert!(why.contains("it waited in the bridge"), "{why}");
     // Its caller has given up: the agent is spared.
     world.memory.set_refused(filter, None);
     assert_eq!(text(&receive(&mut held, "the event").await.message), event);
@@ -1951,69 +1973,132 @@ async fn a_request_that_was_sent_is_answered_although_its_message_is_left_to_the
     assert!(world.agent.try_recv().is_none(), "it gets no cancel");
 }
 
-/// Its agent may answer, and what is behind it must not be read before it.
-#[tokio::test(start_paused = true)]
-async fn a_request_that_a_bus_has_accepted_is_waited_for_with_what_is_behind_it() {
-    let late = FaultPlan {
-        late_confirmation: 1.0,
-        late_at_most: Duration::from_secs(1_000),
-        ..FaultPlan::default()
-    };
-    let (near, far) = (Memory::default(), Memory::with_faults(1, late));
-    let far_too = "{ bus: { type: memory }, far: { type: memory } }";
-    let to_far = "routes: [{ name: far, when: { targetagent: slow }, to: [{ transport: far, topic: slow }] }, ";
-    let config = CONFIG
-        .replace("{ bus: { type: memory } }", far_too)
-        .replace("routes: [", to_far);
-    let config = Config::read("test.yaml", &config, []).unwrap_or_else(|p| panic!("{p}"));
-    let mut agent = far.subscribe(group("slow")).await.unwrap();
-    let mut events = near.subscribe(group("agents.weather")).await.unwrap();
-    let mut inbox = near.subscribe(group("clients.me")).await.unwrap();
-    let refuse = |kind| far.set_refused(TopicFilter::new("slow").unwrap(), kind);
-    refuse(Some(TransportErrorKind::TimedOut));
-    let bridge = build(config, |name| if name == "bus" { &near } else { &far }).await;
-    let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(bridge.run(stop.clone()));
-    until_ready(&readiness).await;
+/// A request that a bus has accepted, and confirms late, and a message behind it.
+struct Accepted {
+    near: Memory,
+    far: Memory,
+    inbox: Consumer,
+    request: Received,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
 
+impl Accepted {
+    async fn new() -> Self {
+        let late = FaultPlan {
+            late_confirmation: 1.0,
+            late_at_most: Duration::from_secs(1_000),
+            ..FaultPlan::default()
+        };
+        let (near, far) = (Memory::default(), Memory::with_faults(1, late));
+        let far_too = "{ bus: { type: memory }, far: { type: memory } }";
+        let to_far = "routes: [{ name: far, when: { targetagent: slow }, to: [{ transport: far, topic: slow }] }, ";
+        let config = fixed()
+            .replace("{ bus: { type: memory } }", far_too)
+            .replace("routes: [", to_far);
+        let config = Config::read("test.yaml", &config, []).unwrap_or_else(|p| panic!("{p}"));
+        let mut agent = far.subscribe(group("slow")).await.unwrap();
+        let inbox = near.subscribe(group("clients.me")).await.unwrap();
+        let refuse = |kind| far.set_refused(TopicFilter::new("slow").unwrap(), kind);
+        refuse(Some(TransportErrorKind::TimedOut));
+        let bridge = build(config, |name| if name == "bus" { &near } else { &far }).await;
+        let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(bridge.run(stop.clone()));
+        until_ready(&readiness).await;
+        let slow = Message::plain(text(&request("1")).replace("weather", "slow"));
+        ask(&near, in_lane(slow)).await;
+        ask(&near, in_lane(Message::plain(NOTE))).await;
+        until_shown(
+            &metrics,
+            r#"a2abus_held_lanes{binding="requests",kind="timed_out"} 1"#,
+        )
+        .await;
+        refuse(None);
+        let request = receive(&mut agent, "the request, which is not confirmed yet").await;
+        Self {
+            near,
+            far,
+            inbox,
+            request,
+            metrics,
+            stop,
+            running,
+        }
+    }
+}
+
+const NOTE: &str = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"weather"}}"#;
+
+async fn ask(bus: &Memory, message: Message) {
     let mut to = Address::topic(topic("requests"));
     to.reply_to = Some(topic("clients.me"));
-    let slow = Message::plain(text(&request("1")).replace("weather", "slow"));
-    let event = Message::plain(text(&request("1")).replace(r#""id":1,"#, ""));
-    for message in [slow, event] {
-        let sent = near.send(&to, in_lane(message)).await.unwrap();
-        sent.await.unwrap();
-    }
-    within("the lane is held", async {
-        let held = r#"a2abus_held_lanes{binding="requests",kind="timed_out"} 1"#;
-        while !metrics.render().unwrap().contains(held) {
+    let sent = bus.send(&to, message).await.unwrap();
+    sent.await.unwrap();
+}
+
+async fn until_shown(metrics: &Metrics, series: &str) {
+    within(series, async {
+        while !metrics.render().unwrap().contains(series) {
             sleep(Duration::from_millis(10)).await;
         }
     })
     .await;
-    refuse(None);
-    let accepted = receive(&mut agent, "the request, which is not confirmed yet").await;
-    stop.cancel();
-    sleep(Duration::from_secs(1)).await;
-    assert!(!running.is_finished() && agent.try_recv().is_none());
+}
+
+/// Its agent may answer, and what is behind it must not be read before it.
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_a_request_that_a_bus_has_accepted_and_for_no_other_lane() {
+    let mut accepted = Accepted::new().await;
+    let near = accepted.near.clone();
+    near.set_refused(
+        TopicFilter::new("held").unwrap(),
+        Some(TransportErrorKind::UnknownTopic),
+    );
+    for body in [NOTE.replace("weather", "held"), text(&request("2"))] {
+        let key = Some("another lane".into());
+        let message = Message {
+            key,
+            ..Message::plain(body)
+        };
+        ask(&near, message).await;
+    }
+    until_shown(&accepted.metrics, &format!("{HELD} 1")).await;
+    until_shown(&accepted.metrics, &format!("{IN_FLIGHT} 4")).await;
+    accepted.stop.cancel();
+    until_shown(&accepted.metrics, &format!("{IN_FLIGHT} 2")).await;
     let mut next = near
         .subscribe(group_of("requests", "a2abus"))
         .await
         .unwrap();
-    assert!(next.try_recv().is_none());
-    let answer = Message::plain("{}");
-    let reply_to = Address::topic(accepted.reply_to.clone().unwrap());
-    let _unconfirmed = far.send(&reply_to, answer).await.unwrap();
-    assert_eq!(
-        body(&receive(&mut inbox, "its answer").await.message)["id"],
-        1
-    );
-    within("the bridge drains", running).await.unwrap();
-    assert!(events.try_recv().is_none());
-    let ids = [
+    let left = [
+        body(&receive(&mut next, "the held message").await.message)["id"].clone(),
+        body(&receive(&mut next, "the request behind it").await.message)["id"].clone(),
+    ];
+    assert_eq!(left, [Value::Null, json!(2)]);
+    sleep(Duration::from_secs(1)).await;
+    assert!(accepted.inbox.try_recv().is_none() && next.try_recv().is_none());
+    until_shown(&accepted.metrics, &format!("{IN_FLIGHT} 2")).await;
+    let reply_to = Address::topic(accepted.request.reply_to.clone().unwrap());
+    let answer = accepted.far.send(&reply_to, Message::plain("{}")).await;
+    let _unconfirmed = answer.unwrap();
+    let answer = receive(&mut accepted.inbox, "its answer").await.message;
+    assert_eq!(body(&answer)["id"], 1);
+    within("the bridge drains", accepted.running).await.unwrap();
+    let again = [
         body(&receive(&mut next, "the request").await.message)["id"].clone(),
         body(&receive(&mut next, "what was behind it").await.message)["id"].clone(),
     ];
-    assert_eq!(ids, [json!(1), Value::Null]);
+    assert_eq!(again, [json!(1), Value::Null]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeout_of_a_request_that_its_bus_did_not_confirm_says_so() {
+    let mut accepted = Accepted::new().await;
+    let error = receive(&mut accepted.inbox, "the timeout").await.message;
+    let why = body(&error)["error"]["message"].to_string();
+    assert!(why.contains("the bus did not confirm the request"), "{why}");
+    accepted.stop.cancel();
+    within("the bridge drains", accepted.running).await.unwrap();
 }

@@ -558,6 +558,51 @@ async fn forwarded_parts_count_once_at_every_replica() {
     }
 }
 
+/// The agent ignores the partition that a request names, and the other replica is killed: the answers in its partitions
+/// are forwarded before the calls end, although both take less than `session_timeout`.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_in_the_partitions_of_a_killed_replica_are_forwarded_in_time() {
+    const PARTITIONS: i32 = 4;
+    let Some(address) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, topic) = (Plain::new(&address), unique("forwarded-soon"));
+    let replies = format!("{topic}.replies");
+    plain.create(&topic, 1).await;
+    plain.create(&replies, PARTITIONS).await;
+    let transport = format!("{{ type: kafka, brokers: ['{address}'], session_timeout: 160s }}");
+    let with_four = format!("reply_partitions: {PARTITIONS}, timeout: 100s, max_timeout");
+    let config = config(&transport, &topic).replace("max_timeout", &with_four);
+    let directory = tempfile::tempdir().unwrap();
+    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let other = Replica::start(directory.path(), 2, &config).await;
+    let http = Client::builder().no_proxy().build().unwrap();
+    let requests = plain.read(&topic, 1);
+    // Before the first round, the replicas join the group that forwards.
+    for round in 0..2 {
+        let mut calls = Vec::new();
+        for partition in 0..PARTITIONS {
+            let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
+            let call = http.post(format!("{}/rpc/weather", other.door)).json(&call);
+            calls.push(tokio::spawn(call.send()));
+            let request = within("the request", next(&requests)).await;
+            let request: Value = serde_json::from_slice(&request.body).unwrap();
+            let body = json!({ "jsonrpc": "2.0", "id": request["id"], "result": partition });
+            plain
+                .publish(&replies, Some(partition), &body.to_string())
+                .await;
+        }
+        for called in calls {
+            let called = within("the answer", called).await.unwrap().unwrap();
+            let answer: Value = called.json().await.unwrap();
+            assert!(answer["result"].is_number(), "{answer}");
+        }
+        if round == 0 {
+            one.process.kill().await.unwrap();
+        }
+    }
+}
+
 /// Two replicas on NATS, and their agent.
 struct Pair {
     one: Replica,

@@ -97,8 +97,18 @@ pub(crate) struct Reason {
 pub(crate) enum Undeliverable {
     #[error(transparent)]
     Routing(#[from] RoutingError),
-    #[error("{}", chain(.0))]
+    #[error("{}", explained(.0))]
     Transport(TransportError),
+}
+
+/// Why a bus does not take an answer. The causes of one that is too large only repeat its size and the limit.
+fn explained(error: &TransportError) -> String {
+    match error.kind() {
+        TransportErrorKind::TooLarge => {
+            format!("{error}: raise this limit, or let the agent answer with less")
+        }
+        _ => chain(error),
+    }
 }
 
 /// A stage of the pipeline.

@@ -67,7 +67,7 @@ pub struct Answer {
     may_have_arrived: Arc<AtomicBool>,
     /// Whether the request is published here, and not by a binding.
     pub(super) is_published_here: bool,
-    /// Whether the request is JSON-RPC. Other families have no cancel.
+    /// Whether the request is JSON-RPC, and no cancel itself. Other families have no cancel.
     is_rpc: bool,
     /// The cancel for the agent, if the caller disconnects.
     cancel: Cancel,
@@ -641,8 +641,10 @@ impl Answer {
         let limit = limit.saturating_duration_since(self.account.started());
         let destination = || copy.map(|copy| calls.name_of(copy)).unwrap_or_default();
         let cause = copy.and_then(|copy| calls.why_unpublished(copy));
-        // A binding does not tell whether the bus has confirmed it. While its destination fails, it has not.
-        let may_be_published = self.is_published_here || cause.is_none();
+        let request = calls.pending.request(self.id.call);
+        let rejected = request.and_then(|request| request.rejected());
+        // A binding does not tell whether the bus has confirmed it. If its destination fails now, it may not have.
+        let may_be_published = self.is_published_here || cause.is_none() || rejected.is_some();
         let is_published =
             may_be_published && self.may_have_arrived() && self.publishing.0.is_none();
         CallError::Timeout(Box::new(NoAnswer {
@@ -665,11 +667,7 @@ impl Answer {
                     cause => RequestState::Unaccepted(cause),
                 }
             },
-            rejected: self
-                .calls
-                .pending
-                .request(self.id.call)
-                .and_then(|request| request.rejected()),
+            rejected,
         }))
     }
 
@@ -801,6 +799,12 @@ impl Answer {
     /// The call id, with the token that proves that an answer is for it.
     pub(crate) fn reply_id(&self) -> ReplyId {
         self.id
+    }
+
+    /// Never sends the agent a cancel: the request is a cancel itself.
+    pub(crate) fn without_cancel(mut self: Box<Self>) -> Box<Self> {
+        self.is_rpc = false;
+        self
     }
 
     /// Ends the call without a cancel, because its agent already knows that nobody waits.

@@ -26,6 +26,8 @@ pub enum AnswerOutcome {
     /// It answers a call of this replica that goes on with what other replicas record of its answer, since this one lost
     /// the bus.
     Recorded(CallId),
+    /// It comes from a record that was handed over before: its partition has moved, and was read again.
+    Repeated(CallId),
     /// It answers a call of another replica that reads this address too, or it is an E2A push for a call of another
     /// replica, which is not forwarded.
     Foreign(CallId),
@@ -60,9 +62,12 @@ impl AnswerOutcome {
             Self::Delivered => ReplyOutcome::Delivered,
             Self::Late(_) => ReplyOutcome::Late,
             Self::Recorded(_) => ReplyOutcome::Recorded,
+            Self::Repeated(_) => ReplyOutcome::Repeated,
             Self::Foreign(_) => ReplyOutcome::Foreign,
             Self::Forward(_) => ReplyOutcome::Forwarded,
-            Self::Request(_) | Self::Uncorrelated(_) => ReplyOutcome::Unknown,
+            Self::Request(_) | Self::Uncorrelated(_) | Self::Rejected(_, Rejection::Stored) => {
+                ReplyOutcome::Unknown
+            }
             Self::Rejected(_, Rejection::NoToken | Rejection::WrongToken) => ReplyOutcome::Forged,
             Self::Rejected(_, Rejection::Shortened) => ReplyOutcome::Shortened,
             Self::Rejected(_, Rejection::WrongTopic) => ReplyOutcome::Misplaced,
@@ -80,6 +85,7 @@ pub(crate) struct EndedCalls {
     log: LogLimit,
     pub(crate) rejected: LogLimit,
     foreign: LogLimit,
+    repeated: LogLimit,
 }
 
 /// A call that no longer waits for answers from the bus.
@@ -108,6 +114,7 @@ impl EndedCalls {
             log: log.limit(Level::WARN, "more answers reached no caller"),
             rejected: log.limit(Level::WARN, "more answers were rejected"),
             foreign: log.limit(Level::INFO, "more answers were for calls of other replicas"),
+            repeated: log.limit(Level::INFO, "more answers were read again"),
         }
     }
 
@@ -163,6 +170,15 @@ impl EndedCalls {
         }
     }
 
+    fn log_repeated(&self, call: CallId, topic: &Topic) {
+        if let Some(suppressed) = self.repeated.allow() {
+            tracing::info!(
+                %call, topic = %shown_topic(topic.as_str()), suppressed,
+                "an answer is dropped: its record was read before, by a replica that has left the group, or that did not settle it"
+            );
+        }
+    }
+
     /// Logs an answer that reached no caller, with the reason.
     pub(crate) fn log(&self, answered: &AnswerOutcome, topic: &Topic) {
         let (call, why) = match answered {
@@ -175,6 +191,7 @@ impl EndedCalls {
                 tracing::debug!(%call, topic = %shown_topic(topic.as_str()), "an answer is not used: its call goes on with what other replicas record");
                 return;
             }
+            AnswerOutcome::Repeated(call) => return self.log_repeated(*call, topic),
             AnswerOutcome::Late(call) => (
                 Some(*call),
                 "the call had already ended: this answer is late or a duplicate",

@@ -40,9 +40,7 @@ pub enum CallError {
     #[error("{0}")]
     Exhausted(Bound),
     /// The Kafka partition of the request moved before it was sent.
-    #[error(
-        "the request was not sent: its partition moved while it waited for a destination that fails"
-    )]
+    #[error("the request was not sent: its partition moved while it waited")]
     Moved,
     /// The bridge is shutting down, and the request was not sent.
     #[error("the bridge is shutting down")]
@@ -90,7 +88,7 @@ pub enum RequestState {
     Expired,
     /// The rest of its HTTP request took all the time.
     Unsent,
-    /// It waited in its binding behind earlier messages.
+    /// It waited in its binding.
     Queued,
     /// The bus had not accepted it; with the cause, if that is known.
     Unaccepted(Option<Text>),
@@ -315,7 +313,7 @@ impl fmt::Display for NoAnswer {
                 "not sent within {millis} ms: earlier requests of the batch, or waiting for the shared state, used up the time"
             ),
             RequestState::Queued => format!(
-                "not sent within {millis} ms: earlier messages wait for a destination that fails or has no room; the bridge's log names it"
+                "not sent within {millis} ms: it waited in the bridge, probably behind messages for a destination that fails or has no room; /readyz and the log name it"
             ),
             RequestState::Unaccepted(cause) => {
                 let cause = cause.as_deref().map(|cause| format!(" ({cause})"));

@@ -151,8 +151,8 @@ impl Reason {
             Self::InProgress       => (-32_002,  INTERNAL, INTERNAL, "in_progress",       "ABORTED"),
             Self::AnswerLost       => (-32_006,  INTERNAL, INTERNAL, "answer_lost",       "UNKNOWN"),
             Self::BadAgentReply    => (INTERNAL, -32_006,  INTERNAL, "bad_agent_reply",   "INVALID_AGENT_RESPONSE"),
-            Self::AgentError       => (INTERNAL, INTERNAL, INTERNAL, "agent_error",       "INTERNAL"),
-            Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL"),
+            Self::AgentError       => (INTERNAL, INTERNAL, INTERNAL, "agent_error",       "INTERNAL_ERROR"),
+            Self::ReplyUndeliverable => (INTERNAL, INTERNAL, INTERNAL, "reply_undeliverable", "INTERNAL_ERROR"),
             Self::Cancelled        => (INTERNAL, INTERNAL, INTERNAL, "cancelled",         "CANCELLED"),
             Self::McpHeader        => (REQUEST,  REQUEST,  -32_020,  "header_mismatch",   "INVALID_REQUEST"),
             Self::McpVersion       => (REQUEST,  REQUEST,  -32_022,  "version_not_supported", "INVALID_REQUEST"),
@@ -375,7 +375,9 @@ impl Failure {
                 "params._agentId or in the path, /rpc/{agent} or /a2a/agents/{agent}",
             );
         }
-        let message = format!("there is no agent {agent:?}: check its name, or add a route for it");
+        let message = format!(
+            "there is no agent {agent:?}: check its name, or add it to `agents`, or a route that names it (with `registry.unknown_agents: known`, a pattern does not count)"
+        );
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }
 
@@ -398,11 +400,16 @@ impl Failure {
         Self::new(Reason::InvalidParams, why)
     }
 
-    /// The failure for an unknown method; `known` are the supported ones.
+    /// The failure for an unknown method; `known` are the supported ones, if they can be listed.
     pub(crate) fn unknown_method(name: &str, known: Vec<&str>) -> Self {
         let name: String = name.chars().take(128).collect();
         let message = format!("there is no method {name:?}");
-        Self::new(Reason::MethodNotFound, message).detail("supported_methods", known)
+        let failure = Self::new(Reason::MethodNotFound, message);
+        match known.is_empty() {
+            // An empty list would say that nothing is supported.
+            true => failure,
+            false => failure.detail("supported_methods", known),
+        }
     }
 
     /// The failure for an unsupported version; `served` are the supported ones.

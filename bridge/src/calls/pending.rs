@@ -24,6 +24,7 @@ use crate::bus::line::{Line, Turn};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::error::CallError;
 use crate::calls::part::Part;
+use crate::calls::reply_source::KnownSources;
 use crate::calls::reply_token::Rejection;
 use crate::shares::Share;
 
@@ -95,6 +96,8 @@ pub struct Progress {
     pub is_over: bool,
     /// Why the last answer was rejected, if one was.
     pub rejected: Option<Rejection>,
+    /// The records of which it has taken the answer, if they may be read again.
+    pub(crate) sources: KnownSources,
 }
 
 /// A message from the reader of answers to the caller.

@@ -30,6 +30,7 @@ use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
 use crate::calls::part::Part;
+use crate::log_limit::LogLimits;
 
 /// How many schedules of each kind are tried.
 const SCHEDULES: usize = 3_000;
@@ -63,7 +64,8 @@ fn one_call() {
     let gauge = |name: &str| IntGauge::new(name, "Of a test.").unwrap();
     let (calls, held) = (gauge("calls"), gauge("held"));
     let refused = IntCounter::new("refused", "Of a test.").unwrap();
-    let budget = Budget::new(1 << 20, held.clone(), refused).for_client(None);
+    let budget =
+        Budget::new(1 << 20, held.clone(), refused, &LogLimits::default()).for_client(None);
     let table = Arc::new(PendingCalls::new(1, calls.clone()));
     let call = CallId::new(Replica(0)).unwrap();
     let (sender, mut receiver) = mpsc::channel(16);

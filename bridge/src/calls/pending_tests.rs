@@ -17,12 +17,13 @@ use crate::calls::pending::{
     CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls, Questions,
 };
 use crate::calls::{answer_unit, render};
+use crate::log_limit::LogLimits;
 
 fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
     let (parts, receiver) = mpsc::channel(capacity);
     let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
     let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-    let budget = Budget::new(1 << 20, gauge(), refused).for_client(None);
+    let budget = Budget::new(1 << 20, gauge(), refused, &LogLimits::default()).for_client(None);
     (
         Entry {
             parts,

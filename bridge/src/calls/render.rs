@@ -210,7 +210,7 @@ impl Reply<'_> {
             }
     }
 
-    /// A notification of the agent about the call, with the caller's own progress token.
+    /// A notification of the agent about the call, with the caller's own progress token, else its own id.
     fn notification(&self, bytes: &Bytes, message: &JsonRpc) -> Result<Bytes, CallError> {
         if message.id.is_some() {
             return Err(bad(
@@ -220,12 +220,11 @@ impl Reply<'_> {
         let call = self.request.id.call;
         let is_it = |id: ReplyId| id.call == call;
         let ours = |id: &&Id| id.text().is_some_and(|text| text.parse().is_ok_and(is_it));
-        Ok(
-            match (message.progress.as_deref().filter(ours), self.progress) {
-                (Some(token), Some(own)) => splice(bytes, token.span(), own),
-                _ => bytes.clone(),
-            },
-        )
+        Ok(match message.progress.as_deref().filter(ours) {
+            // A caller that gave no token knows its own id. It never sees the reply id, which contains the reply token.
+            Some(token) => splice(bytes, token.span(), self.progress.unwrap_or(self.id)),
+            None => bytes.clone(),
+        })
     }
 
     /// Source: docs/protocols/a2e-messages.md §3 and §8.2.

@@ -17,13 +17,17 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::ProtocolBinding;
-use a2abus_transports::{Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter};
+use a2abus_transports::{
+    Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter, TransportError,
+};
 use bytes::Bytes;
+use serde_json::json;
 use tokio::sync::{Notify, watch};
 
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::{CallId, Replica, ReplyId};
+use crate::calls::reply_source::FORWARDED_FROM;
 use crate::names::Mode;
 use crate::route::NamedBy;
 
@@ -78,10 +82,62 @@ pub const FORWARDS: &str = "bus-forwards";
 const ELSEWHERE: &str = "1";
 const WITHIN: &str = "within";
 
+/// The header of a message that is forwarded in place of an answer: it tells why the answer cannot be used or forwarded.
+const NOT_FORWARDED: &str = "bus-not-forwarded";
+/// The longest text in it, in characters.
+const MAX_WHY: usize = 1_024;
+
 /// Whether a message was forwarded within the reply topic. Then a reader of all partitions has read the answer before.
 pub(crate) fn is_forwarded_within(message: &Message) -> bool {
     let from = message.headers.get(FORWARDS);
     from.is_some_and(|from| from == WITHIN)
+}
+
+/// Why the answer in whose place a message was forwarded cannot be used.
+pub(crate) fn why_not_forwarded(message: &Message) -> Option<Text> {
+    let why = message.headers.get(NOT_FORWARDED)?;
+    let why = String::from_utf8_lossy(why);
+    Some(why.chars().take(MAX_WHY).collect::<String>().into())
+}
+
+/// A small message in place of an answer that cannot be used: it ends the call `id` at once, with the reason. A replica
+/// that does not know the header reads a JSON-RPC error.
+pub(crate) fn in_place_of_answer(id: &str, why: &str) -> Message {
+    let error = json!({ "code": -32_603, "message": why });
+    let body = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+    let mut message = Message::plain(body.to_string());
+    // Headers of NATS hold visible characters.
+    let visible = |c: char| {
+        if c == ' ' || c.is_ascii_graphic() {
+            c
+        } else {
+            '?'
+        }
+    };
+    let why: String = why.chars().take(MAX_WHY).map(visible).collect();
+    message.headers.push(NOT_FORWARDED, why);
+    message.headers.push(spring::CORRELATION_ID, id.to_owned());
+    message
+}
+
+/// The message to send in place of a forwarded answer that its bus refuses for good, which is usually too large.
+pub(crate) fn in_place_of_refused(copy: &Outgoing, error: &TransportError) -> Option<Outgoing> {
+    let headers = &copy.message.headers;
+    let forwards = headers.get(FORWARDS)?;
+    if copy.dead_letter.is_some() || headers.get(NOT_FORWARDED).is_some() {
+        return None;
+    }
+    let id = std::str::from_utf8(headers.get(spring::CORRELATION_ID)?).ok()?;
+    let why = format!("it cannot be passed on to the replica of the call: {error}");
+    let mut message = in_place_of_answer(id, &why);
+    message.headers.push(FORWARDS, forwards.clone());
+    if let Some(from) = headers.get(FORWARDED_FROM) {
+        message.headers.push(FORWARDED_FROM, from.clone());
+    }
+    Some(Outgoing {
+        message,
+        ..copy.clone()
+    })
 }
 
 /// The word before the call id in the reply subject of a call that other replicas follow.
@@ -259,12 +315,14 @@ impl ReplyChannels {
         }
     }
 
-    /// A message that was read in this topic of a bus, for the reply address that the call id names.
+    /// A message that was read in this topic of a bus, for the reply address that the call id names. `from` names the
+    /// record that was read.
     #[must_use]
     pub fn forward(
         &self,
         id: ReplyId,
         (bus, read_in): (BusId, &Topic),
+        from: Option<String>,
         mut message: Message,
     ) -> Option<Outgoing> {
         let (address, is_within) = match &self.channel(bus)?.reply_address {
@@ -279,8 +337,13 @@ impl ReplyChannels {
                 (Address::topic(subject_of(below, id).ok()?), false)
             }
         };
-        let from = if is_within { WITHIN } else { ELSEWHERE };
-        message.headers.put(FORWARDS, from);
+        let place = if is_within { WITHIN } else { ELSEWHERE };
+        message.headers.put(FORWARDS, place);
+        // Only the body may name the call. If it cannot be forwarded, the header does.
+        message.headers.put(spring::CORRELATION_ID, id.to_string());
+        if let Some(from) = from {
+            message.headers.put(FORWARDED_FROM, from);
+        }
         Some(Outgoing {
             bus,
             address,
@@ -337,7 +400,7 @@ impl ReplyChannels {
         match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => Some(Subscription {
                 topics: vec![TopicFilter::from(topic.clone())],
-                reading: Reading::Group(Text::from(format!("{topic}.forward"))),
+                reading: Reading::PromptGroup(Text::from(format!("{topic}.forward"))),
                 budget_bytes: REPLY_BUDGET_BYTES,
                 budget_messages: REPLY_BUDGET_MESSAGES,
             }),

@@ -10,6 +10,7 @@ use a2abus_plugin::{
 };
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Origin, Topic};
+use serde::Deserialize;
 
 use crate::bus::BusId;
 use crate::calls::answer_outcome::{AnswerOutcome, Unanswerable};
@@ -18,8 +19,9 @@ use crate::calls::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
 use crate::calls::error::CallError;
 use crate::calls::pending::{CallRequest, HandOver, Parts, Progress};
 use crate::calls::render;
-use crate::calls::reply::{FORWARDS, spring};
+use crate::calls::reply::{FORWARDS, in_place_of_answer, spring, why_not_forwarded};
 use crate::calls::reply_address::attribute_header;
+use crate::calls::reply_source::AnswerSource;
 use crate::calls::reply_token::Rejection;
 use crate::calls::service::Calls;
 use crate::rules::Rules;
@@ -81,6 +83,16 @@ impl<'a> ReadAt<'a> {
     pub fn position(&self) -> Option<&'a Text> {
         self.origin.map(|origin| &origin.position)
     }
+
+    /// Where a unit of the message was first read, if it may be read again. What a reply channel reads at the address of
+    /// its replica comes once.
+    fn source_of(&self, unit: usize) -> Option<AnswerSource> {
+        if self.message.headers.get(FORWARDS).is_some() {
+            return AnswerSource::of_forwarded(self.message);
+        }
+        let origin = self.origin.filter(|_| self.reader == Reader::Binding)?;
+        AnswerSource::new(&origin.identity(), unit)
+    }
 }
 
 // === impl Calls ===
@@ -131,7 +143,10 @@ impl Calls {
         let is_one_of_several = units.len() > 1;
         let unit = units.into_iter().filter_map(|unit| {
             let id = call_of(at, &unit, is_one_of_several)?;
-            let unit = match service_error(at.message, &unit) {
+            if is_confirmation(at.message, &unit) {
+                return None;
+            }
+            let unit = match error_in_headers(at.message, &unit) {
                 Some(CallError::BadAnswer(why)) => AnswerUnit::broken(unit.raw, why),
                 _ => unit,
             };
@@ -258,15 +273,26 @@ impl Calls {
                 AnswerOutcome::Uncorrelated(uncorrelated(unit, batch.is_some()))
             });
         };
+        if is_confirmation(at.message, &unit) {
+            if let Some(request) = self.pending().request(id.call) {
+                request.note_rejected(Rejection::Stored);
+            }
+            return AnswerOutcome::Rejected(id.call, Rejection::Stored);
+        }
         if unit.is_push() && !self.channels().is_ours(id.call) {
             // The mark counts for nothing at the reply address of the other replica: the push would end the call there.
             return AnswerOutcome::Foreign(id.call);
         }
-        let message = || match batch {
-            Some(batch) => batch.alone(at.message, &unit, id),
-            None => at.message.clone(),
+        let limits = &at.rules.limits;
+        let message = || match (&unit.body, batch) {
+            // The replica of the call could not use it either.
+            (Body::Broken { why, .. }, _) if unit.raw.len() > limits.max_bytes => {
+                in_place_of_answer(&id.to_string(), why)
+            }
+            (_, Some(batch)) => batch.alone(at.message, &unit, id),
+            (_, None) => at.message.clone(),
         };
-        self.resolve(at, id, message, |request, progress| {
+        self.resolve(at, (id, unit.index), message, |request, progress| {
             if unit
                 .event
                 .as_ref()
@@ -274,11 +300,11 @@ impl Calls {
             {
                 return None;
             }
-            if let Some(error) = service_error(at.message, &unit) {
+            if let Some(error) = error_in_headers(at.message, &unit) {
                 return Some(Err(error));
             }
             let fold = &mut progress.fold;
-            Some(render::parts_of(request, fold, &unit, &at.rules.limits))
+            Some(render::parts_of(request, fold, &unit, limits))
         })
     }
 
@@ -315,7 +341,7 @@ impl Calls {
             Some(id) => {
                 let error = CallError::BadAnswer(detail.into());
                 let message = || at.message.clone();
-                self.resolve(at, id, message, |_, _| Some(Err(error)))
+                self.resolve(at, (id, 0), message, |_, _| Some(Err(error)))
             }
             None => AnswerOutcome::Uncorrelated(Unanswerable {
                 code,
@@ -342,15 +368,16 @@ impl Calls {
         let error = CallError::NoSubscriber(Text::from_static("its subject"));
         // The NATS server answers on the reply subject, which contains the token. Others do not know it.
         let message = || at.message.clone();
-        let answered = self.resolve(at, id, message, |_, _| Some(Err(error)));
+        let answered = self.resolve(at, (id, 0), message, |_, _| Some(Err(error)));
         matches!(answered, AnswerOutcome::Delivered)
     }
 
-    /// Hands an answer to the call `id`, or forwards `message` to the replica that made the call.
+    /// Hands an answer, which is this unit of the message, to the call `id`, or forwards `message` to the replica that made
+    /// the call.
     fn resolve(
         &self,
         at: ReadAt<'_>,
-        id: ReplyId,
+        (id, unit): (ReplyId, usize),
         message: impl FnOnce() -> Message,
         parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> AnswerOutcome {
@@ -362,28 +389,7 @@ impl Calls {
             return AnswerOutcome::Foreign(call);
         }
         if self.channels().is_ours(call) {
-            let (mut verified, mut made) = (Ok(()), None);
-            let handed = self.pending().hand_over(call, |request, progress| {
-                made = Some((request.id, request.agent.clone()));
-                verified = self.tokens().verify(request.id, id.token);
-                match verified {
-                    Ok(()) => parts(request, progress),
-                    Err(why) => {
-                        progress.rejected = Some(why);
-                        None
-                    }
-                }
-            });
-            // A second answer may be read before the task of the caller notes that the call has ended.
-            if let Some((id, agent)) = made.filter(|_| !self.pending().contains(call)) {
-                self.ended().note(id, &agent);
-            }
-            return match (handed, verified) {
-                (_, Err(why)) => AnswerOutcome::Rejected(call, why),
-                (HandOver::Over, Ok(())) => AnswerOutcome::Delivered,
-                (HandOver::Late, Ok(())) => self.ended().outcome_of(call),
-                (HandOver::Nothing, Ok(())) => AnswerOutcome::Request(call),
-            };
+            return self.hand_over(id, at.source_of(unit), parts);
         }
         if at.reader == Reader::ReplyChannel && !is_home && !self.channels().is_shared(at.bus) {
             return AnswerOutcome::Rejected(call, Rejection::WrongTopic);
@@ -395,9 +401,48 @@ impl Calls {
         if at.message.headers.get(FORWARDS).is_some() {
             return AnswerOutcome::Looped(call);
         }
-        match self.channels().forward(id, (at.bus, at.topic), message()) {
+        let read_in = (at.bus, at.topic);
+        let from = at.origin;
+        let from = from.map(|origin| AnswerSource::header(&origin.identity(), unit));
+        match self.channels().forward(id, read_in, from, message()) {
             Some(forward) => AnswerOutcome::Forward(Box::new(forward)),
             None => AnswerOutcome::Foreign(call),
+        }
+    }
+
+    /// Hands an answer to a call of this replica, unless the call has taken it from the same source before.
+    fn hand_over(
+        &self,
+        id: ReplyId,
+        source: Option<AnswerSource>,
+        parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
+    ) -> AnswerOutcome {
+        let call = id.call;
+        let (mut verified, mut is_new, mut made) = (Ok(()), true, None);
+        let handed = self.pending().hand_over(call, |request, progress| {
+            made = Some((request.id, request.agent.clone()));
+            verified = self.tokens().verify(request.id, id.token);
+            if let Err(why) = verified {
+                progress.rejected = Some(why);
+                return None;
+            }
+            is_new = source.is_none_or(|source| progress.sources.note(source));
+            if is_new {
+                parts(request, progress)
+            } else {
+                None
+            }
+        });
+        // A second answer may be read before the task of the caller notes that the call has ended.
+        if let Some((id, agent)) = made.filter(|_| !self.pending().contains(call)) {
+            self.ended().note(id, &agent);
+        }
+        match (handed, verified) {
+            (_, Err(why)) => AnswerOutcome::Rejected(call, why),
+            (HandOver::Over, Ok(())) => AnswerOutcome::Delivered,
+            (HandOver::Late, Ok(())) => self.ended().outcome_of(call),
+            (HandOver::Nothing, Ok(())) if !is_new => AnswerOutcome::Repeated(call),
+            (HandOver::Nothing, Ok(())) => AnswerOutcome::Request(call),
         }
     }
 }
@@ -408,6 +453,12 @@ pub(crate) fn answered_call(event: &Event) -> Option<CallId> {
     let id_in = |name| event.extension_text(name)?.parse::<ReplyId>().ok();
     let id = id_in(extension::CALL_ID).or_else(|| id_in(extension::COLLABORATION_ID))?;
     is_answer.then_some(id.call)
+}
+
+/// Whether a message of one unit names the call that it answers, in its headers or in its body.
+pub(crate) fn names_call(at: ReadAt<'_>, binding: ProtocolBinding) -> bool {
+    let units = read_units(at, binding).map(|(_, units)| units);
+    units.is_ok_and(|units| units.iter().any(|unit| call_of(at, unit, false).is_some()))
 }
 
 /// The units of a message, and the CloudEvent around them.
@@ -491,6 +542,25 @@ fn uncorrelated(unit: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
     }
 }
 
+/// Whether a unit is what JetStream publishes to the reply subject of a message that it has stored.
+fn is_confirmation(message: &Message, unit: &AnswerUnit) -> bool {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Confirmation {
+        #[serde(rename = "stream")]
+        _stream: String,
+        #[serde(rename = "seq")]
+        _seq: u64,
+        #[serde(rename = "domain", default)]
+        _domain: Option<String>,
+        #[serde(rename = "duplicate", default)]
+        _is_duplicate: bool,
+    }
+    matches!(unit.body, Body::Json)
+        && message.headers.is_empty()
+        && serde_json::from_slice::<Confirmation>(&unit.payload).is_ok()
+}
+
 /// The call that an answer names. In a message of one unit, the sources in order are: the `callid` of its event, its
 /// headers, its subject, the `collaborationid` of its event, and the id that its body repeats. In a batch each unit
 /// names its own call, so its body comes first. Any source that names the same call may contribute the token.
@@ -551,8 +621,12 @@ fn with_token(mut ids: impl Iterator<Item = ReplyId>) -> Option<ReplyId> {
     Some(ReplyId { token, ..first })
 }
 
-/// The error of a NATS service, which reports it in headers. If the body is JSON-RPC, it says more. Source: NATS ADR-32.
-fn service_error(message: &Message, unit: &AnswerUnit) -> Option<CallError> {
+/// The error in the headers of a message: of a replica that could not forward the answer, or of a NATS service. If the
+/// body of the latter is JSON-RPC, it says more. Source: NATS ADR-32.
+fn error_in_headers(message: &Message, unit: &AnswerUnit) -> Option<CallError> {
+    if let Some(why) = why_not_forwarded(message) {
+        return Some(CallError::BadAnswer(why));
+    }
     let header = |name| message.headers.get(name);
     let error = header("Nats-Service-Error").filter(|error| !error.is_empty())?;
     if matches!(unit.body, Body::Rpc(_)) {

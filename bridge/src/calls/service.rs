@@ -155,6 +155,7 @@ impl Calls {
                 limits.budget_bytes,
                 metrics.held_bytes.clone(),
                 metrics.budget_refused.clone(),
+                log,
             ),
             limits,
             tokens,

@@ -53,6 +53,7 @@ impl Pipeline {
                 AnswerOutcome::Delivered
                 | AnswerOutcome::Late(_)
                 | AnswerOutcome::Recorded(_)
+                | AnswerOutcome::Repeated(_)
                 | AnswerOutcome::Foreign(_)
                 | AnswerOutcome::Rejected(..)
                 | AnswerOutcome::Looped(_)

@@ -277,7 +277,10 @@ impl Refusal {
 
     /// The unit, if its format is unknown.
     pub(crate) fn unknown(&self) -> Option<&Refused> {
-        let is_unknown = |refused: &&Refused| refused.error.kind() == DecodeErrorKind::Unknown;
+        // A workflow is refused because of a line of no known family; its own family is known.
+        let is_unknown = |refused: &&Refused| {
+            refused.error.kind() == DecodeErrorKind::Unknown && refused.sender.is_none()
+        };
         self.unit().filter(is_unknown)
     }
 }

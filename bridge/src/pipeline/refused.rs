@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::{DecodeErrorKind, Event, Hint, Kind, Limits, Refused, Text, decode, extension};
+use a2abus_plugin::{
+    DecodeErrorKind, Event, Family, Hint, Kind, Limits, Refused, Text, decode, extension,
+};
 use a2abus_transports::{Header, Headers, Message};
 use serde::de::IgnoredAny;
 
@@ -185,8 +187,15 @@ impl Pipeline {
             return;
         };
         let mut requester = self.requester_at(at, event, address, recipient);
+        let form = &mut requester.form;
+        if let Recipient::Message {
+            family: Family::A2eWorkflow,
+            id,
+        } = &form.recipient
+        {
+            form.collaboration_id = form.collaboration_id.take().or_else(|| id.clone());
+        }
         if let Sender::Unread(unread) = sender {
-            let form = &mut requester.form;
             form.request_id.clone_from(&unread.id);
             form.collaboration_id.clone_from(&unread.collaboration_id);
             form.call_id = unread.call_id.clone().or(form.call_id.take());

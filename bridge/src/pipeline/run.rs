@@ -60,6 +60,8 @@ struct BindingLane {
     has_moved: bool,
     /// The calls of the message in its task that waits.
     sending: Box<[CallId]>,
+    /// Cancelled when the lane is left to the next reader of the source.
+    left: CancellationToken,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -87,31 +89,33 @@ impl<'p> Run<'p> {
         lane.is_none_or(|lane| lane.order.is_empty())
     }
 
-    /// Whether all messages that are left wait for a destination that fails, and no agent may be at work on a request in
-    /// them.
-    pub(super) fn is_held(&self) -> bool {
+    /// Leaves each lane in which all messages wait for a destination that fails to the next reader of the source. With
+    /// `is_answered`, a lane stays if an agent may be at work on a request in it. Returns whether a lane was left.
+    pub(super) fn leave_held(&mut self, is_answered: bool) -> bool {
         let pending = self.pipeline.calls.pending();
-        let is_held = |lane: &BindingLane| {
+        let mut is_any = false;
+        for lane in self.lanes.values() {
             let is_held = lane.order.is_held() && lane.order.in_flight() == 0;
-            is_held && !lane.calls().any(|call| pending.may_have_arrived(call))
-        };
-        let mut lanes = self.lanes.values();
-        lanes.all(|lane| lane.order.is_empty() || is_held(lane))
-    }
-
-    /// Ends the calls whose requests are not sent: whoever reads their messages next makes these calls.
-    pub(super) fn leave(&self) {
-        let calls = self.lanes.values().flat_map(BindingLane::calls);
-        for call in calls {
-            let pending = self.pipeline.calls.pending();
-            pending.fail_unsent(call, CallError::Draining);
+            if !is_held || lane.left.is_cancelled() {
+                continue;
+            }
+            if !(is_answered && lane.calls().any(|call| pending.may_have_arrived(call))) {
+                let calls = lane.calls();
+                calls.for_each(|call| pending.fail_unsent(call, CallError::Draining));
+                lane.left.cancel();
+                is_any = true;
+            }
         }
+        is_any
     }
 
     /// Adds a message to its lane. `has_waited` is whether its partition may have moved since it was received.
     pub(super) fn receive(&mut self, delivery: Delivery, has_waited: bool, now: Instant) {
         let lane = delivery.lane;
         let entry = self.lanes.entry(lane).or_default();
+        if entry.left.is_cancelled() {
+            return;
+        }
         if has_waited || entry.has_moved {
             entry.has_moved = !delivery.acknowledger.is_current();
             if entry.has_moved {
@@ -153,6 +157,15 @@ impl<'p> Run<'p> {
                 entry.order.recovered();
                 pipeline.settle(original);
                 is_current
+            }
+            Done::Left => {
+                // A message was dropped with the task; the source sorts what is returned.
+                let left = entry.left.clone();
+                *entry = BindingLane {
+                    left,
+                    ..BindingLane::default()
+                };
+                return;
             }
         };
         if !is_current {
@@ -249,7 +262,15 @@ impl<'p> Run<'p> {
                     pipeline.recover(lane, failed).boxed()
                 }
             };
-            self.waiting.push(task);
+            let left = entry.left.clone();
+            let task = async move {
+                tokio::select! {
+                    biased;
+                    () = left.cancelled() => (lane, Done::Left),
+                    done = task => done,
+                }
+            };
+            self.waiting.push(task.boxed());
         }
     }
 
@@ -281,7 +302,7 @@ impl<'p> Run<'p> {
         let pipeline = self.pipeline;
         for lane in self.lanes.values_mut() {
             self.unconfirmed.extend(lane.failed(pipeline));
-            if !lane.order.is_held() {
+            if !lane.order.is_held() || lane.left.is_cancelled() {
                 continue;
             }
             let is_moved = |received: &Received| !received.original.is_current();

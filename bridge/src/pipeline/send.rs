@@ -18,6 +18,7 @@ use crate::bus::delivery::{FailureAction, Holder};
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, shown_topic};
 use crate::calls::error::CallError;
+use crate::calls::reply::in_place_of_refused;
 use crate::clock;
 use crate::restart::chain;
 
@@ -27,6 +28,8 @@ pub(super) enum Done {
     Sent(InFlight),
     /// The first failed message is confirmed.
     Recovered(Original),
+    /// Its lane is left to the next reader of the source.
+    Left,
 }
 
 /// A message while its copies are handed to their buses. Those after the last result remain.
@@ -401,6 +404,10 @@ impl Pipeline {
             call: copy.call.clone(),
             ..original.undelivered()
         };
+        if let Some(error) = in_place_of_refused(&copy, error) {
+            self.intake.dead_letters.dropped(&of, "reply_undeliverable");
+            return Some(error);
+        }
         let body = copy.unit.map(|unit| unit.bytes);
         Some(self.intake.dead_letters.dead_letter(&of, body, &reason))
     }

@@ -123,8 +123,11 @@ impl Runner {
     /// NATS does not.
     fn abandon(&self) {
         let (name, messages) = (self.name(), self.work.in_flight());
-        let is_kept = !matches!(self.subscription.reading, Reading::Group(_))
-            || self.transport.binding() != ProtocolBinding::Nats;
+        let is_group = matches!(
+            self.subscription.reading,
+            Reading::Group(_) | Reading::PromptGroup(_)
+        );
+        let is_kept = !is_group || self.transport.binding() != ProtocolBinding::Nats;
         match messages {
             0 => {}
             _ if is_kept => tracing::warn!(binding = %name, messages,

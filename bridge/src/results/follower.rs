@@ -35,6 +35,7 @@ use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions};
 use crate::calls::reply::{ReplyChannel, is_forwarded_within};
 use crate::calls::reply_reader::{RECOUNT_EVERY, watch_refusals};
+use crate::calls::reply_source::AnswerSource;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{AnswerOutcome, CallError, Calls, GAP_TIMEOUT, Part, render};
 use crate::clock;
@@ -63,8 +64,8 @@ pub(crate) struct Follower {
 /// The parts of the answer to one call that have been read.
 #[derive(Debug)]
 struct AnswerBuffer {
-    /// Messages that are not rendered yet because the record of their call has not arrived, each with its arrival time.
-    messages: Vec<(Instant, Option<ReplyToken>, AnswerUnit)>,
+    /// Messages that are not rendered yet because the record of their call has not arrived.
+    messages: Vec<BufferedMessage>,
     request_of: Option<CallRequest>,
     progress: Progress,
     /// How many parts precede the buffered ones.
@@ -88,6 +89,16 @@ struct AnswerBuffer {
     unusable: Option<Text>,
     /// Whether parts were dropped, which makes later parts useless.
     is_incomplete: bool,
+}
+
+/// A message that is not rendered yet.
+#[derive(Debug)]
+struct BufferedMessage {
+    arrived: Instant,
+    token: Option<ReplyToken>,
+    /// Where it was first read, if it was forwarded.
+    source: Option<AnswerSource>,
+    unit: AnswerUnit,
 }
 
 /// The state of one subscription.
@@ -284,7 +295,8 @@ impl Follower {
         for (ReplyId { call, token }, unit) in answers {
             let buffer = reading.buffers.entry(call).or_default();
             if !buffer.is_incomplete {
-                reading.bytes += buffer.take(token, unit);
+                let source = AnswerSource::of_forwarded(at.message);
+                reading.bytes += buffer.take(token, source, unit);
             }
         }
         if let Err(error) = delivery.acknowledger.settle(Outcome::Settled) {
@@ -426,7 +438,13 @@ impl Follower {
             .request_of
             .get_or_insert_with(|| request_of(call, opened));
         let mut has_gap = false;
-        for (arrived, token, unit) in std::mem::take(&mut buffer.messages) {
+        for message in std::mem::take(&mut buffer.messages) {
+            let BufferedMessage {
+                arrived,
+                token,
+                source,
+                unit,
+            } = message;
             if let Err(why) = self
                 .calls
                 .tokens()
@@ -438,6 +456,12 @@ impl Follower {
                 if let Some(suppressed) = self.rejected.allow() {
                     tracing::warn!(%call, why = why.message(), suppressed, "an answer to a call of another replica was rejected");
                 }
+                continue;
+            }
+            // The replica of the call drops it too.
+            let sources = &mut buffer.progress.sources;
+            if source.is_some_and(|source| !sources.note(source)) {
+                buffer.bytes = buffer.bytes.saturating_sub(bytes_of(&unit));
                 continue;
             }
             has_gap |= buffer.render(&unit, &limits, arrived);
@@ -633,11 +657,21 @@ impl Default for AnswerBuffer {
 
 impl AnswerBuffer {
     /// Buffers a message and returns its size.
-    fn take(&mut self, token: Option<ReplyToken>, unit: AnswerUnit) -> usize {
+    fn take(
+        &mut self,
+        token: Option<ReplyToken>,
+        source: Option<AnswerSource>,
+        unit: AnswerUnit,
+    ) -> usize {
         let bytes = bytes_of(&unit);
         self.bytes += bytes;
         self.last = Instant::now();
-        self.messages.push((self.last, token, unit));
+        self.messages.push(BufferedMessage {
+            arrived: self.last,
+            token,
+            source,
+            unit,
+        });
         bytes
     }
 
@@ -865,10 +899,10 @@ mod tests {
         for body in ["{ not json", r#"{"jsonrpc":"2.0","id":"x","result":1}"#] {
             let body = body.to_owned().into();
             for unit in answer_unit::units(&body, None, Trust::Untrusted, &limits) {
-                buffer.take(None, unit);
+                buffer.take(None, None, unit);
             }
-            for (arrived, _, unit) in std::mem::take(&mut buffer.messages) {
-                buffer.render(&unit, &limits, arrived);
+            for message in std::mem::take(&mut buffer.messages) {
+                buffer.render(&message.unit, &limits, message.arrived);
             }
         }
         let parts = buffer.unrecorded();
@@ -1031,10 +1065,10 @@ mod tests {
         for _ in 0..2 {
             for unit in answer_unit::units(&answer.clone().into(), None, Trust::Untrusted, &limits)
             {
-                buffer.take(None, unit);
+                buffer.take(None, None, unit);
             }
-            for (arrived, _, unit) in std::mem::take(&mut buffer.messages) {
-                buffer.render(&unit, &limits, arrived);
+            for message in std::mem::take(&mut buffer.messages) {
+                buffer.render(&message.unit, &limits, message.arrived);
             }
             used.push(buffer.bytes);
         }
