@@ -8,7 +8,9 @@
 //! ```
 //!
 //! HTTP and the bus share [`Workflows`]. An execution that has started runs to its end, even if its requester
-//! disconnects. A drain waits for running executions, and then cancels those that remain.
+//! disconnects. A drain waits for running executions, and then stops those that remain. As after a crash, the request
+//! of such an execution runs it again when it is delivered or sent again, unless a call that may change something had
+//! begun.
 
 pub mod bus;
 mod directory;
@@ -434,7 +436,7 @@ impl Workflows {
         self.0.workers.drain();
     }
 
-    /// Waits at most `grace` for running executions, then cancels the rest and waits for them to end.
+    /// Waits at most `grace` for running executions, then stops the rest and waits for them to end.
     pub(crate) async fn finish(&self, grace: Duration) {
         self.0.workers.finish(grace).await;
     }

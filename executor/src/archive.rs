@@ -20,6 +20,7 @@ use bytes::Bytes;
 use crate::environment::{
     Change, Clock, RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, Table,
 };
+use crate::failure::Failure;
 use crate::record::Record;
 use crate::value::{MAX_BYTES, write_within};
 
@@ -143,13 +144,15 @@ impl Archive {
         self.store.write(changes).await.map(|()| bytes)
     }
 
-    /// Like [`Archive::save_late`], without the values of the execution. It tries for as long as [`Store::write_late`].
+    /// Like [`Archive::save_late`], without the values of the execution, and with the reason. It tries for as long as
+    /// [`Store::write_late`].
     pub(crate) async fn save_end(
         &self,
         agent: &Text,
         stored: &Stored,
+        why: &Failure,
     ) -> Result<usize, StoreError> {
-        let (changes, bytes) = stored.without_values().changes(agent);
+        let (changes, bytes) = stored.without_values(Some(why)).changes(agent);
         self.store.write_late(changes).await.map(|()| bytes)
     }
 
@@ -447,7 +450,7 @@ impl Archive {
             loaded => loaded?,
         };
         Ok(match stored {
-            Some(stored) => stored.without_values().changes(agent),
+            Some(stored) => stored.without_values(None).changes(agent),
             // A summary without a record describes nothing.
             None => (summary.removal(agent).into(), 0),
         })
@@ -481,9 +484,9 @@ impl Summary {
 
 impl Stored {
     /// The same without the values, which may be too large to keep.
-    pub(crate) fn without_values(&self) -> Self {
+    pub(crate) fn without_values(&self, why: Option<&Failure>) -> Self {
         Self {
-            record: self.record.without_values(),
+            record: self.record.without_values(why),
             ..self.clone()
         }
     }
@@ -498,7 +501,8 @@ impl Stored {
             %agent, execution_id = %self.record.execution_id(), max_bytes = MAX_BYTES,
             "the results of an execution are not stored, because its record would be too long"
         );
-        let reduced = self.without_values();
+        let why = Failure::results_too_long(MAX_BYTES);
+        let reduced = self.without_values(Some(&why));
         let text = Bytes::from(reduced.to_value().to_string());
         reduced.changes_with(agent, text)
     }

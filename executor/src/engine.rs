@@ -35,6 +35,8 @@ pub(crate) struct Run<'a> {
     /// Its deadline, by the clock.
     pub(crate) deadline: Duration,
     pub(crate) cancel: &'a CancellationToken,
+    /// The failure of a run that is cancelled.
+    pub(crate) why_cancelled: &'a (dyn Fn() -> Failure + Send + Sync),
     pub(crate) report: &'a (dyn Fn(Progress) + Send + Sync),
     /// Called before the first request that must not be repeated.
     pub(crate) before_unsafe:
@@ -125,7 +127,7 @@ impl<'a> Engine<'a> {
     async fn run(mut self) -> RunResult {
         let plan = self.run.plan;
         let mut error = if self.run.cancel.is_cancelled() {
-            Some(cancelled())
+            Some(self.cancelled())
         } else {
             self.check_input().err()
         };
@@ -261,7 +263,7 @@ impl<'a> Engine<'a> {
     fn check_bounds(&self) -> Result<(), Failure> {
         let max = self.run.shared.limits.max_operation_runs;
         if self.run.cancel.is_cancelled() {
-            Err(cancelled())
+            Err(self.cancelled())
         } else if self.elapsed() >= self.run.deadline {
             Err(execution_timeout())
         } else if self.runs >= max {
@@ -374,6 +376,10 @@ impl<'a> Engine<'a> {
             .collect()
     }
 
+    fn cancelled(&self) -> Failure {
+        (self.run.why_cancelled)()
+    }
+
     fn elapsed(&self) -> Duration {
         self.run.shared.environment.clock.elapsed()
     }
@@ -425,10 +431,6 @@ fn too_many_failures(max: usize) -> Failure {
     Failure::new(FailureCode::LimitExceeded, message)
         .with("limit", "failure_bytes")
         .with("max", max)
-}
-
-fn cancelled() -> Failure {
-    Failure::new(FailureCode::Cancelled, "the execution was cancelled")
 }
 
 // === impl Halt ===

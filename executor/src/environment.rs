@@ -241,6 +241,12 @@ pub struct StoreFull {
     pub max_bytes: usize,
 }
 
+/// The cause of a [`StoreError`] when the store refuses a value because of its size, however often that is tried. The
+/// text is for agents too, and names the size and the limit.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StoreTooLarge(pub Box<dyn std::error::Error + Send + Sync>);
+
 /// The cause of a [`StoreError`] when the store has not written in time, and may do so later: see
 /// [`Store::write_late`].
 #[derive(Debug, thiserror::Error)]

@@ -219,12 +219,12 @@ impl Executor {
         if stored.digest != *digest {
             return Err(Refusal::Conflict(id.clone()));
         }
-        let is_final = stored.record.status().is_final();
-        Ok(is_final.then(|| Started::Finished(Arc::new(stored.record))))
+        let answers = stored.record.answers_again();
+        Ok(answers.then(|| Started::Finished(Arc::new(stored.record))))
     }
 
-    /// The record under this id, if it has the same workflow and is final. Call it only while holding the id's slot,
-    /// because it records abandoned executions as interrupted, or replaces them.
+    /// The record under this id, if it has the same workflow and answers the request. Call it only while holding the
+    /// id's slot, because it records abandoned executions as interrupted, or replaces them.
     async fn load_final(
         &self,
         agent: &Agent,
@@ -235,7 +235,7 @@ impl Executor {
         let Some(stored) = self.load_usable(agent, id, digest).await? else {
             return Ok(None);
         };
-        if stored.record.status().is_final() {
+        if stored.record.answers_again() {
             return Ok(Some(StoredState::Ended(stored.record)));
         }
         if archive.runs_elsewhere(agent.id(), id) {
@@ -245,10 +245,10 @@ impl Executor {
         let Some(mut stored) = self.load_usable(agent, id, digest).await? else {
             return Ok(None);
         };
-        if stored.record.status().is_final() {
+        if stored.record.answers_again() {
             return Ok(Some(StoredState::Ended(stored.record)));
         }
-        // It had begun and was abandoned. Source: docs/protocols/a2e-workflows.md §11.
+        // It had begun, and was abandoned or stopped. Source: docs/protocols/a2e-workflows.md §11.
         let clock = &self.0.shared.environment.clock;
         let mut turn = archive.turn(agent.id(), clock.as_ref()).await?;
         if !stored.has_begun_unsafe {
@@ -417,6 +417,14 @@ impl Executor {
     #[must_use]
     pub fn cancel(&self, agent: &Text, id: &str) -> bool {
         self.0.running.cancel(agent, id)
+    }
+
+    /// Ends an execution of this agent in this process, because the process stops. If a call that must not be repeated
+    /// had begun, it is interrupted; otherwise its record says that it was stopped, and the same request runs again.
+    /// Returns whether there was one.
+    #[must_use]
+    pub fn stop(&self, agent: &Text, id: &str) -> bool {
+        self.0.running.stop(agent, id)
     }
 
     /// Removes expired records, and returns their number. Call it from time to time.

@@ -4,6 +4,8 @@ use a2abus_models::a2e_workflow::{Code, Report};
 use a2abus_models::{Json, Object};
 use a2abus_plugin::Text;
 
+use crate::environment::{StoreError, StoreTooLarge};
+
 /// Why an operation or an execution failed. Its texts contain paths and ids, but no secrets or file names of the host.
 /// Source: docs/protocols/a2e-workflows.md §9.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +47,12 @@ pub enum FailureCode {
     Cancelled,
     /// It was abandoned, for example because its process ended.
     Interrupted,
+    /// Its process was stopped, and no call that must not be repeated had begun: the same request runs again.
+    Stopped,
 }
+
+/// What a client can do about results that are too large to be stored.
+const RETURN_LESS: &str = "let the workflow return less, for example with a select; or ask the operator to let the store accept larger records (on a bus: larger messages)";
 
 // === impl FailureCode ===
 
@@ -70,6 +77,7 @@ impl FailureCode {
             Self::StorageFailed => ("ExecutionError", "storage_failed"),
             Self::Cancelled => ("ExecutionError", "cancelled"),
             Self::Interrupted => ("ExecutionError", "interrupted"),
+            Self::Stopped => ("ExecutionError", "stopped"),
         }
     }
 
@@ -108,6 +116,9 @@ impl FailureCode {
             Self::Cancelled => "send it again under a new execution id if it is still needed",
             Self::Interrupted => {
                 "check the effects of the calls that had begun, then send the workflow under a new execution id"
+            }
+            Self::Stopped => {
+                "send it again, also under the same execution id; if executions take this long, ask the operator for a longer http.drain_grace"
             }
         }
     }
@@ -151,6 +162,40 @@ impl Failure {
     pub(crate) fn suggest(mut self, suggestion: &'static str) -> Self {
         self.suggestion = Some(suggestion);
         self
+    }
+
+    /// The failure of an execution whose process is stopped.
+    pub(crate) fn stopped(has_begun_unsafe: bool) -> Self {
+        let message = "the bridge was stopped before the execution ended";
+        match has_begun_unsafe {
+            false => Self::new(FailureCode::Stopped, message),
+            true => Self::new(FailureCode::Interrupted, message).suggest(
+                "check the effects of the calls that had begun, then send the workflow under a new execution id; if executions take this long, ask the operator for a longer http.drain_grace",
+            ),
+        }
+    }
+
+    /// Why a record is stored without the results of its execution.
+    pub(crate) fn results_not_stored(error: &StoreError) -> Self {
+        let Some(cause) = error.0.downcast_ref::<StoreTooLarge>() else {
+            let message = "the results are not stored, because the store failed";
+            return Self::new(FailureCode::StorageFailed, message)
+                .suggest("ask the operator: the log shows the cause");
+        };
+        let message = format!("the results are too large to be stored: {cause}");
+        Self::new(FailureCode::LimitExceeded, message).suggest(RETURN_LESS)
+    }
+
+    /// The same for a record that would be too long to be read again.
+    pub(crate) fn results_too_long(max: usize) -> Self {
+        let message = format!(
+            "the results are too large to be stored: the record would have more than {} MiB",
+            max >> 20
+        );
+        Self::new(FailureCode::LimitExceeded, message)
+            .with("limit", "record_bytes")
+            .with("max", max)
+            .suggest(RETURN_LESS)
     }
 
     /// The failure of an invalid workflow.

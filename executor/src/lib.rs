@@ -177,7 +177,7 @@ pub use call::RetryUnsafe;
 pub use client::{Client, ClientError, ClientOptions, NoResponse, Resolve, SystemResolver};
 pub use environment::{
     Change, Clock, Environment, HttpClient, HttpError, HttpRequest, HttpResponse, Random, Reach,
-    RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, Table,
+    RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, StoreTooLarge, Table,
 };
 pub use executor::{
     Event, Execution, Executor, Options, Refusal, Request, RunningElsewhere, Started,

@@ -22,6 +22,8 @@ pub struct Record {
     started: SystemTime,
     /// How many operation events were reported.
     reports: usize,
+    /// Why its results are not stored.
+    not_stored: Option<Json>,
     /// The members of the record on the wire.
     members: Object,
 }
@@ -139,6 +141,7 @@ impl Record {
             status,
             started,
             reports: 0,
+            not_stored: None,
             members: members.collect(),
         }
     }
@@ -153,8 +156,9 @@ impl Record {
         record
     }
 
-    /// The same without the parts that may be large: values, trace, and all errors except the one that ended it.
-    pub(crate) fn without_values(&self) -> Self {
+    /// The same without the parts that may be large: values, trace, and all errors except the one that ended it. If the
+    /// store does not accept them, the record says why.
+    pub(crate) fn without_values(&self, why: Option<&Failure>) -> Self {
         let retain = |(name, value): (&Text, &Json)| {
             let value = match name.as_str() {
                 "errors" | "skipped" | "warnings" => return None,
@@ -165,15 +169,27 @@ impl Record {
             Some((name.clone(), value))
         };
         let removed = (Text::from_static(RESULTS_REMOVED), Json::Bool(true));
+        let why = why.map(|why| match self.members.get("error") {
+            None => (Text::from_static("error"), why.to_value()),
+            Some(_) => (Text::from_static("errors"), vec![why.to_value()].into()),
+        });
+        let kept = self.members.iter().filter_map(retain);
         Self {
-            members: self
-                .members
-                .iter()
-                .filter_map(retain)
-                .chain([removed])
-                .collect(),
+            members: kept.chain(why).chain([removed]).collect(),
             ..self.clone()
         }
+    }
+
+    /// The same, with the reason why its results are not stored. Only this copy has them.
+    pub(crate) fn not_stored_because(self, why: &Failure) -> Self {
+        let not_stored = Some(why.to_value());
+        Self { not_stored, ..self }
+    }
+
+    /// Why its results are not stored, so that nobody can ask for them later.
+    #[must_use]
+    pub fn not_stored(&self) -> Option<&Json> {
+        self.not_stored.as_ref()
     }
 
     /// Whether its values were removed.
@@ -188,6 +204,20 @@ impl Record {
         record
     }
 
+    /// Whether its process was stopped before it ended, and before a call that must not be repeated had begun: the same
+    /// request runs again, and is not answered with this record. Source: docs/protocols/a2e-workflows.md §9.
+    #[must_use]
+    pub fn may_run_again(&self) -> bool {
+        let error = self.members.get("error");
+        let code = error.and_then(|error| error.get("code")?.as_str());
+        code == Some(FailureCode::Stopped.as_str())
+    }
+
+    /// Whether it answers the same request when that comes again.
+    pub(crate) fn answers_again(&self) -> bool {
+        self.status.is_final() && !self.may_run_again()
+    }
+
     /// Reads a record, or a summary.
     pub(crate) fn read(value: &Json) -> Option<Self> {
         let started: jiff::Timestamp = value.get("started_at")?.as_str()?.parse().ok()?;
@@ -196,6 +226,7 @@ impl Record {
             status: Status::from_name(value.get("status")?.as_str()?)?,
             started: started.into(),
             reports: 0,
+            not_stored: None,
             members: value.as_object()?.clone(),
         })
     }
@@ -280,6 +311,11 @@ impl Record {
 fn status(ended: &RunResult, on_error: OnError) -> Status {
     match (&ended.error, on_error) {
         (Some(error), _) if error.code == FailureCode::Cancelled => Status::Cancelled,
+        (Some(error), _)
+            if matches!(error.code, FailureCode::Stopped | FailureCode::Interrupted) =>
+        {
+            Status::Failed
+        }
         (None, _) if ended.errors.is_empty() => Status::Success,
         (Some(_), OnError::Stop) => Status::Failed,
         (_, OnError::Continue) if ended.results.is_empty() => Status::Failed,

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Everything happens in one pass over the bytes. A refused unit does not affect the others, as long as the JSON around
-//! it is complete. Source: docs/protocols/detection.md §1.
+//! it is complete. The lines of an A2E workflow are one unit, so one bad line refuses all. Source:
+//! docs/protocols/detection.md §1.
 
 mod a2e_message;
 mod a2e_workflow;
@@ -69,9 +70,10 @@ pub struct Refused {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefusedSender {
-    /// The family of the message: A2E messages, E2A or legacy A2A.
+    /// The family of the message: A2E messages, A2E workflows, E2A or legacy A2A.
     pub family: Family,
-    /// The id of the message, which the error repeats, if it can be read.
+    /// The id of the message, which the error repeats, if it can be read. Of a workflow, the `collaborationid` that its
+    /// event would have.
     pub id: Option<Text>,
     /// Whether the sender waits for an answer. It does not if the message is an answer itself (an error about it could
     /// cause an endless exchange), or the end of a connection.
@@ -142,7 +144,7 @@ struct Decoder<'a, 'b, U, S> {
     limits: &'a Limits,
     stage: &'a mut S,
     facts: &'a mut Facts<'b>,
-    /// The workflow lines read so far; `None` after any other line, and if the payload is not lines.
+    /// The workflow lines read so far; `None` after a line of another family, and if the payload is not lines.
     lines: Option<Lines>,
     units: &'a mut Units<U>,
 }
@@ -230,8 +232,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         self.rest_of_lines(reader)
     }
 
-    /// One value per line. A line that is not JSON is refused without affecting the others. Reading never crosses a
-    /// line end, so every byte is read once.
+    /// One value per line. A line that is not JSON is refused without affecting the others, unless the others are a
+    /// workflow. Reading never crosses a line end, so every byte is read once.
     fn rest_of_lines(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
         let mut at = reader.position();
         while let Some(rest) = self.payload.get(at..).filter(|rest| !rest.is_empty()) {
@@ -245,10 +247,10 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
                 match self.read_line(reader) {
                     Ok(()) => self.push_value(),
                     Err(error) => {
-                        self.lines = None;
                         let line = self.payload.get(start..end).unwrap_or_default();
                         let end = start + line.trim_ascii_end().len();
                         let sender = self.sender_of_broken(&error);
+                        self.note_broken(&error, sender.as_deref());
                         self.refuse(self.payload.slice(start..end), error, None, sender);
                     }
                 }
@@ -259,23 +261,48 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         Ok(())
     }
 
-    /// Joins the lines into one unit if all belong to a workflow.
+    /// Joins the lines into one unit if they are a workflow.
     fn join_workflow(&mut self) {
-        let Some(mut lines) = self.lines.take().filter(|_| self.units.len() > 1) else {
+        let lines = self.lines.take().filter(|_| self.units.len() > 1);
+        let Some((mut lines, detection)) = lines.and_then(Lines::into_workflow) else {
             return;
         };
         self.units.clear();
         if let Some(error) = lines.refusal.take() {
-            return self.refuse(self.payload.clone(), error, None, None);
+            let sender = RefusedSender {
+                family: Family::A2eWorkflow,
+                id: lines.collaboration_id(self.hint),
+                expects_answer: true,
+            };
+            return self.refuse(self.payload.clone(), error, None, Some(Box::new(sender)));
         }
         let unit = Unit {
             index: 0,
             bytes: self.payload.clone(),
-            detection: lines.detection(),
+            detection,
             json_rpc: None,
             draft: lines.draft(self.hint),
         };
         self.units.push(Ok((self.stage)(unit)));
+    }
+
+    /// Notes a refused line, which is not recognised as one of a workflow. Unless it belongs to another family, it may
+    /// still be one: without it, the others would be another workflow than the one that was sent.
+    #[cold]
+    fn note_broken(&mut self, error: &DecodeError, sender: Option<&RefusedSender>) {
+        use DecodeErrorKind as K;
+        let may_be_workflow = match error.kind() {
+            K::WrongFamily => true,
+            K::NotJson | K::TooDeep | K::TooLarge | K::NotAnObject | K::Unknown => sender.is_none(),
+            _ => false,
+        };
+        match &mut self.lines {
+            Some(lines) if may_be_workflow => {
+                let before = self.payload.get(..error.offset()).unwrap_or_default();
+                lines.refuse(before, error);
+            }
+            lines => *lines = None,
+        }
     }
 
     /// Reads the only value of a line; the reader is limited to the line.
@@ -341,9 +368,9 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
     fn push(&mut self, bytes: Bytes, start: usize) {
         let facts = &*self.facts;
         if facts.span.kind() != JsonKind::Object {
-            self.lines = None;
             let at = facts.span.start();
             let error = DecodeError::new(DecodeErrorKind::NotAnObject, at, "not a JSON object");
+            self.note_broken(&error, None);
             return self.refuse(bytes, error, None, None);
         }
         let parser = Parser {
@@ -371,6 +398,9 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
                     _ => parser.id().ok().flatten(),
                 };
                 let sender = parser.sender();
+                if !parser.is_workflow_line() {
+                    self.note_broken(&error, sender.as_deref());
+                }
                 self.refuse(bytes, error, id, sender);
             }
         }

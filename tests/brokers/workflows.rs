@@ -1,5 +1,6 @@
 //! Workflows over real Kafka, sent by a client that knows nothing of us.
 
+use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
@@ -7,7 +8,7 @@ use support::server::{Kind, named};
 use support::service::Service;
 
 use crate::path::serve;
-use crate::plain::{Plain, Record, next, unique};
+use crate::plain::{Plain, Record, nats_client, next, unique};
 
 /// The lines of a workflow with these operations.
 fn workflow(execution: &str, operations: &[(&str, Value)]) -> String {
@@ -177,4 +178,62 @@ async fn a_bridge_that_is_killed_in_a_workflow_posts_nothing_twice() {
     let (answer, service) = after_a_kill(&kafka, operations).await;
     assert_eq!(answer["status"], "success", "{answer}");
     assert_eq!(service.posts(), 1);
+}
+
+/// Nothing brings such a request to another bridge, so its requester would wait for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_answers_every_workflow_from_core_nats() {
+    /// More than run at once.
+    const REQUESTS: usize = 24;
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let subject = unique("workflows");
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: work, role: workflows, transport: nats, topics: [{subject}], run_as: reporter }}]
+calls: {{ enabled: false }}
+workflows: {{ enabled: true, agents: [{{ id: reporter, operations: ['*'] }}] }}"
+    ))
+    .await;
+    let client = nats_client(&nats).await;
+    let wait = json!({"Wait": {"duration": 25_000}});
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.unwrap();
+    let publish = async |number: usize| {
+        let lines = workflow(&format!("e-{number}"), &[("wait", wait.clone())]);
+        let (to, reply) = (subject.clone(), inbox.clone());
+        client
+            .publish_with_reply(to, reply, lines.into())
+            .await
+            .unwrap();
+        client.flush().await.unwrap();
+    };
+    for number in 0..REQUESTS {
+        publish(number).await;
+    }
+    within("some run", async {
+        while !bridge
+            .metrics
+            .render()
+            .unwrap()
+            .contains("a2abus_workflow_executions 16")
+        {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    bridge.begin_to_stop();
+    let mut codes = Vec::new();
+    while codes.len() < REQUESTS {
+        let message = within("an answer", answers.next()).await.unwrap();
+        let answer: Value = serde_json::from_slice(&message.payload).unwrap();
+        if answer["status"] == "failed" {
+            codes.push(answer["error"]["code"].clone());
+        }
+    }
+    assert!(codes.iter().all(|code| code == "stopped"), "{codes:?}");
+    bridge.stop().await;
 }

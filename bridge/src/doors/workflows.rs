@@ -22,10 +22,11 @@
 //! | `GET`, `DELETE storage/{storage}/{key}` | | the value, or its removal; of `sessionStorage` with `?session=` |
 //! | `GET rate-limit/status` | | limits, usage and what remains |
 //!
-//! `workflow` is the JSON Lines as one string. The workflow contains the execution id, which is unique per agent: the
-//! same workflow with the same id does not run twice, and its record is the answer, with `Idempotent-Replay: true`; a
-//! different workflow with that id gets 409. So does the same one if its record was removed because memory was full. An
-//! execution continues if its client disconnects.
+//! `workflow` is the JSON Lines as one string. With `Content-Type: application/x-ndjson`, the body of `validate` and
+//! `execute` is the lines themselves, without other members. The workflow contains the execution id, which is unique
+//! per agent: the same workflow with the same id does not run twice, and its record is the answer, with
+//! `Idempotent-Replay: true`; a different workflow with that id gets 409. So does the same one if its record was
+//! removed because memory was full. An execution continues if its client disconnects.
 //!
 //! Every answer below `/api` has `X-RateLimit-Limit`, `-Remaining` and `-Reset` (Unix seconds at which a slot frees) of
 //! the last 60 seconds, and a 429 those of the limit that was reached, with `Retry-After` in seconds. Requests without
@@ -188,7 +189,7 @@ impl RestState {
             return Ok(openapi());
         };
         let body = if call.has_body() {
-            self.read(head, body).await?
+            self.read(call, head, body).await?
         } else {
             Bytes::new()
         };
@@ -222,20 +223,33 @@ impl RestState {
         }
     }
 
-    async fn read(&self, head: &http::request::Parts, body: Body) -> Result<Bytes, Problem> {
+    async fn read(
+        &self,
+        call: Call<'_>,
+        head: &http::request::Parts,
+        body: Body,
+    ) -> Result<Bytes, Problem> {
         let headers = &head.headers;
-        if !negotiate::is_json_body(headers) {
+        let is_lines = call.takes_lines() && negotiate::is_lines_body(headers);
+        if !is_lines && !negotiate::is_json_body(headers) {
             return Err(Problem::unsupported_media_type());
         }
         let (limit, deadline) = (self.door.largest_body(), self.door.body_timeout);
         let budget = self.door.client_budget(&head.extensions);
         let read = body::read(headers, body, limit, deadline, &budget).await;
-        read.map_err(|error| match error {
+        let read = read.map_err(|error| match error {
             BodyError::TooLarge => Problem::too_large(limit),
             BodyError::NoRoom => Problem::no_room(),
             BodyError::TooSlow => Problem::too_slow(deadline),
             BodyError::Broken => Problem::malformed("invalid_json", "the body was incomplete"),
-        })
+        })?;
+        if !is_lines {
+            return Ok(read);
+        }
+        let body = request::of_lines(&read)?;
+        // The body takes its place in the memory.
+        drop(read);
+        budget.hold(body).map_err(|_| Problem::no_room())
     }
 }
 
@@ -273,6 +287,11 @@ impl<'a> Call<'a> {
 
     fn has_body(self) -> bool {
         matches!(self, Self::Search | Self::Validate | Self::Execute)
+    }
+
+    /// Whether the body may be the lines of a workflow.
+    fn takes_lines(self) -> bool {
+        matches!(self, Self::Validate | Self::Execute)
     }
 
     fn check(self, method: &Method) -> Result<(), Problem> {

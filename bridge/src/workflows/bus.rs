@@ -30,10 +30,9 @@ mod waiting;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use a2abus_executor::{Agent, Json, StoreError};
-use a2abus_plugin::{
-    DecodeErrorKind, Event, EventId, Hint, Ids, Limits, MapContext, Mapped, Text, extension,
-};
+use a2abus_executor::{Agent, Failure, FailureCode, Json, StoreError};
+use a2abus_plugin::json::{BYTE_ORDER_MARK, Reader};
+use a2abus_plugin::{Event, EventId, Hint, Ids, Limits, MapContext, Mapped, Text, extension};
 use a2abus_transports::{Consumer, Delivery, Message, Origin};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -45,10 +44,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use self::answer::{Disposition, EventFactory, WorkflowAnswer};
-use self::ask::{Action, Ask, Cancel, NotAWorkflow, Rejected};
+use self::ask::{Action, Ask, Cancel, Job, NotAWorkflow, Rejected};
 use self::assembly::{Added, Assemblies, Budget, CompleteWorkflow, GivenUp, Incomplete};
 use self::client::{AnswerTopics, Envelope, WorkflowClient, header_of_line};
-use self::refused::WorkflowRefusal;
+use self::refused::{WorkflowRefusal, is_workflow};
 use self::waiting::{CancellableRequests, Entry, StopSignals};
 use super::Workflows;
 use super::turns::AgentTurns;
@@ -100,6 +99,8 @@ struct Log {
     incomplete: LogLimit,
     /// For lines that are replaced.
     replaced: LogLimit,
+    /// For lines whose `seq` is not a number.
+    unnumbered: LogLimit,
     /// For refused requests.
     refused: LogLimit,
     /// For reply addresses that the binding does not allow.
@@ -148,7 +149,17 @@ impl NotExecuted {
             collaboration_id: None,
             place: None,
         };
+        let is_late = |job: &Job| {
+            let deadline = job.client.deadline;
+            deadline.is_some_and(|deadline| deadline <= crate::clock::now())
+        };
         let (code, detail, is_answered) = match asked(&config.agent, event, inside, envelope) {
+            Ok(Ask::Run(job)) if is_late(&job) => {
+                let detail =
+                    "its expirytime has passed: send it again with a later one, or without one";
+                let code = FailureCode::ExecutionTimeout.as_str();
+                (code.to_owned(), detail.to_owned(), true)
+            }
             Ok(Ask::Run(_) | Ask::Line(..) | Ask::Cancel(_)) => return None,
             Ok(Ask::Refuse(_, refused)) => {
                 let message = refused.error.get("message").and_then(Json::as_str);
@@ -251,7 +262,8 @@ impl WorkflowBinding {
                     consumer.stop();
                     // Dropping a delivery that was not processed abandons it.
                     while consumer.try_recv().is_some() {}
-                    assemblies.give_up();
+                    let left = assemblies.give_up().into_iter();
+                    left.for_each(|part| work.push(self.leave(part).boxed()));
                     open = false;
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
@@ -263,7 +275,8 @@ impl WorkflowBinding {
                         self.give_up(&mut assemblies, &work);
                     }
                     None => {
-                        assemblies.give_up();
+                        let left = assemblies.give_up().into_iter();
+                        left.for_each(|part| work.push(self.leave(part).boxed()));
                         open = false;
                     }
                 },
@@ -275,7 +288,13 @@ impl WorkflowBinding {
     /// Answers incomplete workflows that stop waiting for lines.
     fn give_up<'a>(&'a self, assemblies: &mut Assemblies, work: &RequestTasks<'a>) {
         for given_up in assemblies.given_up() {
-            let GivenUp { part, why, arrived } = given_up;
+            let (part, why, arrived) = match given_up {
+                GivenUp::Incomplete { part, why, arrived } => (part, why, arrived),
+                GivenUp::Copies(held) => {
+                    self.drop_copies(held);
+                    continue;
+                }
+            };
             self.workflows.refused(match why {
                 Incomplete::Idle | Incomplete::Overdue => metrics::RefusalReason::Expired,
                 Incomplete::Crowded => metrics::RefusalReason::Busy,
@@ -343,10 +362,10 @@ impl WorkflowBinding {
                 self.begin(ask_result, body, Arc::clone(&held), assemblies, work, stop);
             }
             Read::Refused(refusal) => {
-                let client = self.waiting_for(&refusal, &held, whole, of_unit, &context());
+                let error = self.error_for(&refusal, &held, whole, of_unit, &context());
                 let body = refusal.unit().map(|refused| refused.bytes.clone());
                 let held = Arc::clone(&held);
-                work.push(self.reject(held, body, refusal.reason(), client).boxed());
+                work.push(self.reject(held, body, refusal.reason(), error).boxed());
             }
         };
         let collaboration_id = collaboration_id.as_ref();
@@ -356,15 +375,16 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// The client that waits for an answer to a message, or a unit of its body, that is not an event.
-    fn waiting_for(
+    /// The client that waits for an answer to a message, or a unit of its body, that is not an event, and the error for
+    /// it.
+    fn error_for(
         &self,
         refusal: &Refusal,
         held: &Held,
         whole: Envelope<'_>,
         of_unit: Envelope<'_>,
         context: &MapContext<'_>,
-    ) -> Option<Box<WorkflowClient>> {
+    ) -> Option<(Box<WorkflowClient>, WorkflowRefusal)> {
         let (bytes, index, envelope) = match refusal.unit() {
             Some(refused) => (refused.bytes.clone(), refused.index, of_unit),
             None => (whole.message.body.clone().unwrap_or_default(), 0, whole),
@@ -375,7 +395,7 @@ impl WorkflowBinding {
         }
         let is_plain = match refusal {
             Refusal::Unreadable(..) => false,
-            Refusal::Undecoded(refused) => refused.error.kind() != DecodeErrorKind::BadCloudEvent,
+            Refusal::Undecoded(refused) => !is_event(&refused.bytes, envelope.limits),
             Refusal::Repeats(_) => true,
         };
         let place = is_plain.then(|| position_of(held, index));
@@ -383,7 +403,17 @@ impl WorkflowBinding {
             place: place.as_ref(),
             ..envelope
         };
-        WorkflowClient::waiting(&event, envelope)
+        let error = WorkflowRefusal::unread(refusal);
+        let workflow = refusal.unit().filter(|refused| is_workflow(refused));
+        let Some(sender) = workflow.and_then(|refused| refused.sender.as_ref()) else {
+            return Some((WorkflowClient::waiting(&event, envelope)?, error));
+        };
+        let mut client = Box::new(WorkflowClient::of(&event, envelope));
+        let own = client.collaboration_id.take();
+        client.collaboration_id = sender.id.clone().or(own);
+        // Like the answer of any other workflow, the error may take the routes.
+        let is_routed = client.address_refused.is_none() && self.events.run_as.is_some();
+        (is_routed || client.reply_to.is_some()).then_some((client, error))
     }
 
     fn context<'a>(&self, new_id: &'a dyn Fn() -> EventId) -> MapContext<'a> {
@@ -423,12 +453,16 @@ impl WorkflowBinding {
         stop: &CancellationToken,
     ) {
         let whole = match ask_result {
-            Ok(Ask::Run(job)) if job.is_begin_line => self.added(assemblies.begin(job, held), work),
+            Ok(Ask::Run(job)) if job.is_begin_line => {
+                self.note_bad_seq(&job.client);
+                self.added(assemblies.begin(job, held), work)
+            }
             Ok(Ask::Run(job)) => {
                 let held = vec![held];
                 Some(CompleteWorkflow { job, held })
             }
             Ok(Ask::Line(client, line)) => {
+                self.note_bad_seq(&client);
                 if assemblies.replaces(&client, &line) {
                     self.note_replaced(&client);
                 }
@@ -448,13 +482,15 @@ impl WorkflowBinding {
                 None
             }
             Err(Rejected { why, client }) => {
+                let refused = || WorkflowRefusal::message(why.code, why.detail.to_owned());
+                let error = client.map(|client| (client, refused()));
                 let reason = Reason {
                     code: why.code,
                     stage: Stage::Execute,
                     detail: why.detail.to_owned(),
                     unit: None,
                 };
-                work.push(self.reject(held, body, reason, client).boxed());
+                work.push(self.reject(held, body, reason, error).boxed());
                 None
             }
         };
@@ -476,13 +512,34 @@ impl WorkflowBinding {
                 let answer = WorkflowAnswer::cancelled(&line.job);
                 work.push(self.conclude(line, answer).boxed());
             }
-            Added::Late(held) => {
-                let of = held.undelivered();
-                self.intake.dead_letters.dropped(&of, "workflow_ended");
-                held.done();
-            }
+            Added::Late(held) => self.drop_line(held, "workflow_ended"),
+            Added::Copies(held) => self.drop_copies(held),
         }
         None
+    }
+
+    /// Drops lines of an execution that has begun: its sender gets no other answer than that of the execution.
+    fn drop_copies(&self, held: Vec<Arc<Held>>) {
+        for line in held {
+            self.drop_line(line, "line_repeated");
+        }
+    }
+
+    fn drop_line(&self, held: Arc<Held>, reason: &'static str) {
+        let of = held.undelivered();
+        self.intake.dead_letters.dropped(&of, reason);
+        held.done();
+    }
+
+    /// Reports that the number of a line cannot be read.
+    fn note_bad_seq(&self, client: &WorkflowClient) {
+        if client.has_bad_seq
+            && let Some(suppressed) = self.log.unnumbered.allow()
+        {
+            tracing::warn!(binding = %self.intake.name, source = %client.source,
+                collaborationid = client.collaboration_id.as_ref().map(Text::as_str), suppressed,
+                "the seq of a line of a workflow is not a number and is ignored: its lines stay in the order of arrival");
+        }
     }
 
     /// Reports that a line of an incomplete workflow replaces an earlier one.
@@ -546,8 +603,19 @@ impl WorkflowBinding {
             Disposition::Answered(answer) => {
                 self.conclude(CompleteWorkflow { job, held }, answer).await
             }
-            Disposition::GivenUp => held.into_iter().for_each(Held::give_up),
+            Disposition::GivenUp => self.leave(CompleteWorkflow { job, held }).await,
         }
+    }
+
+    /// Leaves a request to the next reader of its source. If the source delivers nothing again, answers it.
+    async fn leave(&self, whole: CompleteWorkflow) {
+        if whole.held.iter().all(|held| held.origin.is_some()) {
+            return whole.held.into_iter().for_each(Held::give_up);
+        }
+        let message = "the bridge is shutting down and has not begun the execution";
+        let failure = Failure::new(FailureCode::Stopped, message);
+        let answer = WorkflowAnswer::failed(&failure);
+        self.conclude(whole, answer).await;
     }
 
     /// Answers a request, then settles.
@@ -589,17 +657,16 @@ impl WorkflowBinding {
         held.done();
     }
 
-    /// Makes a dead letter of a message that is not a request to the executor. A waiting requester gets the reason at
+    /// Makes a dead letter of a message that is not a request to the executor. A waiting requester gets the error at
     /// once.
     async fn reject(
         &self,
         held: Arc<Held>,
         body: Option<Bytes>,
         reason: Reason,
-        client: Option<Box<WorkflowClient>>,
+        error: Option<(Box<WorkflowClient>, WorkflowRefusal)>,
     ) {
-        if let Some(client) = client {
-            let refused = WorkflowRefusal::message(reason.code, reason.detail.clone());
+        if let Some((client, refused)) = error {
             self.workflows.refused(refused.counts_as());
             let answer = WorkflowAnswer::refused(refused);
             self.answer(&client, Action::Execute, &answer, &held).await;
@@ -669,6 +736,7 @@ impl Log {
         Self {
             incomplete: limit("more incomplete workflows were not executed"),
             replaced: limit("more lines of workflows were replaced"),
+            unnumbered: limit("more lines of workflows had a seq that is not a number"),
             refused: limit("more requests to the executor were refused"),
             forbidden: limit("more workflows were not executed: reply address not allowed"),
             answers: limit("more answers were reduced or not delivered"),
@@ -683,6 +751,19 @@ fn position_of(held: &Held, index: usize) -> Text {
         // A message without a position is not redelivered.
         None => crate::clock::new_event_id().into(),
     }
+}
+
+/// Whether a refused unit is meant as a CloudEvent, which its message does not declare.
+#[cold]
+fn is_event(unit: &[u8], limits: &Limits) -> bool {
+    let mut reader = Reader::new(unit.strip_prefix(BYTE_ORDER_MARK).unwrap_or(unit), limits);
+    let mut is_marked = false;
+    // Why the unit is refused is known already.
+    let _error = reader.object(|reader, name| {
+        is_marked |= name == b"specversion";
+        reader.value().map(drop)
+    });
+    is_marked
 }
 
 /// Generates ids for events whose payload has none. They stay the same when the message is redelivered.

@@ -17,8 +17,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use a2abus_executor::{Change, RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, Table};
+use a2abus_executor::{
+    Change, RecordForgotten, Store, StoreDelayed, StoreError, StoreFull, StoreTooLarge, Table,
+};
 use a2abus_plugin::Text;
+use a2abus_transports::TransportErrorKind;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::time::sleep;
@@ -525,8 +528,17 @@ fn log_key(key: &str) -> String {
 fn failed(error: StateError) -> StoreError {
     match error {
         StateError::Full { limit, .. } => StoreError(StoreFull { max_bytes: limit }.into()),
+        error if is_too_large(&error) => StoreError(StoreTooLarge(error.into()).into()),
         error if error.is_transient() => StoreError(StoreDelayed(error.into()).into()),
         error => StoreError(error.into()),
+    }
+}
+
+fn is_too_large(error: &StateError) -> bool {
+    match error {
+        StateError::TooLarge { .. } => true,
+        StateError::Bus { error, .. } => error.kind() == TransportErrorKind::TooLarge,
+        _ => false,
     }
 }
 

@@ -26,7 +26,8 @@ pub(super) struct Workers {
     tasks: TaskTracker,
     /// Has one token for each task whose execution has ended and whose record is not stored yet.
     unrecorded: TaskTracker,
-    cancel: CancellationToken,
+    /// The grace period is over: running executions end now.
+    stop: CancellationToken,
     /// Cancelled once a drain has ended all executions.
     finished: CancellationToken,
 }
@@ -47,8 +48,8 @@ struct AbandonGuard {
 
 /// At least this many agents can run at the same time, because each agent gets at most its share of the threads.
 const AGENTS: usize = 4;
-/// How long a cancelled execution may take to end and be recorded.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a stopped execution may take to end and be recorded.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl Workers ===
 
@@ -66,7 +67,7 @@ impl Workers {
             turns: AgentTurns::new((usize::from(threads) / AGENTS).max(1)),
             tasks: TaskTracker::new(),
             unrecorded: TaskTracker::new(),
-            cancel: CancellationToken::new(),
+            stop: CancellationToken::new(),
             finished: CancellationToken::new(),
         })
     }
@@ -99,14 +100,17 @@ impl Workers {
         on_progress: impl FnMut(Progress) + Send + 'static,
         ended: oneshot::Sender<Arc<Record>>,
     ) {
-        let (cancel, unrecorded) = (self.cancel.clone(), self.unrecorded.clone());
-        let agent = task.agent.clone();
+        let (stop, unrecorded) = (self.stop.clone(), self.unrecorded.clone());
+        let (agent, metrics) = (task.agent.clone(), Arc::clone(&task.metrics));
         let run = async move {
-            if let Some((record, mut execution)) = task.run(on_progress, &cancel).await {
+            if let Some((record, mut execution)) = task.run(on_progress, &stop).await {
                 let _unrecorded = unrecorded.token();
                 // The receiver may be gone.
                 let _ = ended.send(record);
                 while execution.next().await.is_some() {}
+                if execution.is_reduced() {
+                    metrics.workflow_results_not_stored();
+                }
             }
         };
         let run = self.turns.take(&agent, run);
@@ -121,7 +125,7 @@ impl Workers {
         self.tasks.close();
     }
 
-    /// Waits at most `grace` for running executions, then cancels the rest. The threads still answer queries, until the
+    /// Waits at most `grace` for running executions, then stops the rest. The threads still answer queries, until the
     /// listener and the bindings end, unless executions are abandoned.
     pub(super) async fn finish(&self, grace: Duration) {
         self.finish_executions(grace).await;
@@ -142,7 +146,7 @@ impl Workers {
         if executions > 0 {
             tracing::warn!(
                 executions,
-                "the grace period is over: executions of workflows are cancelled"
+                "the grace period is over: executions of workflows are stopped; those whose request is delivered again run again elsewhere, unless a call that may change something had begun (a longer http.drain_grace lets them end)"
             );
         }
         if unrecorded > 0 {
@@ -151,8 +155,8 @@ impl Workers {
                 "the grace period is over, and the records of executions that have ended are not stored yet"
             );
         }
-        self.cancel.cancel();
-        if timeout(CANCEL_TIMEOUT, self.tasks.wait()).await.is_ok() {
+        self.stop.cancel();
+        if timeout(STOP_TIMEOUT, self.tasks.wait()).await.is_ok() {
             return;
         }
         let (executions, unrecorded) = self.left();
@@ -168,7 +172,7 @@ impl Workers {
                 "executions have ended and were answered, but their records are not stored, or not with all values: the next process may report them as interrupted"
             );
         }
-        self.stop();
+        self.end_threads();
     }
 
     /// How many tasks run, and how many have ended and wait for the store.
@@ -177,7 +181,7 @@ impl Workers {
         (self.tasks.len().saturating_sub(unrecorded), unrecorded)
     }
 
-    fn stop(&self) {
+    fn end_threads(&self) {
         let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(runtime) = runtime.take() {
             runtime.shutdown_background();
@@ -188,7 +192,7 @@ impl Workers {
 /// Dropping a runtime inside an async task would block on its threads, which panics.
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.stop();
+        self.end_threads();
     }
 }
 
@@ -207,18 +211,18 @@ impl Task {
     async fn run(
         mut self,
         mut on_progress: impl FnMut(Progress) + Send,
-        cancel: &CancellationToken,
+        stop: &CancellationToken,
     ) -> Option<(Arc<Record>, Execution)> {
         let mut counted = AbandonGuard::begin(&self.metrics);
-        let mut is_cancelled = false;
+        let mut is_stopped = false;
         loop {
             let event = tokio::select! {
                 biased;
-                () = cancel.cancelled(), if !is_cancelled => {
-                    is_cancelled = true;
+                () = stop.cancelled(), if !is_stopped => {
+                    is_stopped = true;
                     let id = self.execution.execution_id();
-                    let was_there = self.executor.cancel(&self.agent, id);
-                    tracing::debug!(execution_id = %id, was_there, "cancelled");
+                    let was_there = self.executor.stop(&self.agent, id);
+                    tracing::debug!(execution_id = %id, was_there, "stopped");
                     continue;
                 }
                 event = self.execution.next() => event?,

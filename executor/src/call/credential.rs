@@ -31,8 +31,8 @@ fn bare_token(secret: &str) -> &str {
     }
 }
 
-/// Every text that reveals the secret: the secret, the password in it, the value sent, and all of these as Base64 at
-/// any position in a longer text. Percent-encoded and escaped forms are decoded before the search.
+/// Every text that reveals the secret: the secret, the password in it, the value sent, and all of these in hexadecimal,
+/// and as Base64 at any position in a longer text. Percent-encoded and escaped forms are decoded before the search.
 pub(super) fn forms(credential: &Credential) -> Vec<String> {
     let secret = credential.secret.expose();
     let (core, others) = match credential.kind {
@@ -50,13 +50,13 @@ pub(super) fn forms(credential: &Credential) -> Vec<String> {
     let mut forms = Vec::new();
     let own = [core, core.trim()].map(|text| Some(text.to_owned()));
     for text in own.into_iter().chain(others).flatten() {
-        push_base64(&text, &mut forms);
+        push_encoded(&text, &mut forms);
         forms.push(text);
     }
     let header = header_text(credential);
     let is_short = |text: &str| text.chars().count() < MIN_CHARS;
     if is_short(core) {
-        push_base64(&header, &mut forms);
+        push_encoded(&header, &mut forms);
         forms.push(header.to_string());
     }
     forms.retain(|form| !is_short(form));
@@ -65,12 +65,16 @@ pub(super) fn forms(credential: &Credential) -> Vec<String> {
     forms
 }
 
-/// Base64 of a text, in both alphabets. In a longer text its first byte may be the first, second or third of a group.
-/// The characters that depend only on the text are the same whatever surrounds it.
-fn push_base64(text: &str, forms: &mut Vec<String>) {
+/// The text in hexadecimal, in lower and upper case, and in Base64, in both alphabets. In a longer text its first byte
+/// may be the first, second or third of a group of Base64. The characters that depend only on the text are the same
+/// whatever surrounds it.
+fn push_encoded(text: &str, forms: &mut Vec<String>) {
     if text.chars().count() < MIN_CHARS {
         return;
     }
+    let hexadecimal: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+    forms.push(hexadecimal.to_ascii_uppercase());
+    forms.push(hexadecimal);
     forms.push(STANDARD.encode(text));
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         forms.push(engine.encode(text));

@@ -210,6 +210,9 @@ impl View {
         if text.contains('\\') {
             views.push(Self::decode(text, &escape));
         }
+        if text.contains('&') {
+            views.push(Self::decode(text, &entity));
+        }
         views
     }
 
@@ -260,6 +263,31 @@ fn percent(rest: &str) -> Option<Decoded> {
         bytes: vec![byte],
         length: 3,
     })
+}
+
+/// `&quot;`, `&#39;` or `&#x27;`, as in HTML.
+fn entity(rest: &str) -> Option<Decoded> {
+    /// The longest name of a character that is decoded, as in `&#x10FFFF;`.
+    const MAX_BYTES: usize = 8;
+    let rest = rest.strip_prefix('&')?;
+    let end = rest.bytes().take(MAX_BYTES + 1).position(|b| b == b';')?;
+    let name = rest.get(..end)?;
+    let c = match name {
+        "quot" => '"',
+        "amp" => '&',
+        "apos" => '\'',
+        "lt" => '<',
+        "gt" => '>',
+        _ => {
+            let number = name.strip_prefix('#')?;
+            let code = match number.strip_prefix(['x', 'X']) {
+                Some(digits) => u32::from_str_radix(digits, 16),
+                None => number.parse(),
+            };
+            char::from_u32(code.ok()?)?
+        }
+    };
+    Some((c, name.len() + 2).into())
 }
 
 /// `\/`, `\n` or `\u002f`, as in a JSON string.

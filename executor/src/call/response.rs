@@ -59,6 +59,13 @@ fn other_status(response: &HttpResponse, caller: &Caller<'_>) -> Failed {
         text.chars().take(MAX_SHOWN_CHARS).collect()
     };
     match status {
+        304 => {
+            let message = "the service answered with status 304: the data has not changed, and is not in the response";
+            let failure = Failure::new(FailureCode::RedirectNotFollowed, message);
+            let cure =
+                "leave out the headers that make the request conditional, such as If-None-Match";
+            failed(failure.suggest(cure), Cause::Final)
+        }
         300..400 => {
             let message = format!("the service redirects, with status {status}");
             let mut failure = Failure::new(FailureCode::RedirectNotFollowed, message);
@@ -146,9 +153,9 @@ pub(super) fn value(response: &HttpResponse, redactor: &Redactor) -> Result<Json
     }
     let encoding = response.header("content-encoding").map(str::trim);
     if encoding.is_some_and(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity")) {
-        return Err(invalid(
-            "the response is compressed, although the request did not allow it",
-        ));
+        let message = "the response is compressed, although the request did not allow it";
+        let cure = "call an endpoint that does not always compress its responses";
+        return Err(invalid(message).suggest(cure));
     }
     let content_type = response.header("content-type").unwrap_or_default();
     let essence = content_type.split(';').next().unwrap_or_default();
@@ -198,7 +205,9 @@ fn json(body: &[u8]) -> Result<Json, Failure> {
                 let message = format!("the response has more than {MAX_MEMBERS} members");
                 invalid(message).suggest("ask for a smaller page of the data")
             }
-            _ => invalid(format!("the response is not valid JSON at byte {offset}")),
+            _ => invalid(format!(
+                "the response is not valid JSON at byte {offset}: {error}"
+            )),
         };
         failure.with("offset", offset)
     })
@@ -208,7 +217,10 @@ const BOM: &[u8] = "\u{feff}".as_bytes();
 
 fn text(body: &[u8]) -> Result<&str, Failure> {
     let body = body.strip_prefix(BOM).unwrap_or(body);
-    std::str::from_utf8(body).map_err(|_| invalid("the response is text, but not UTF-8"))
+    std::str::from_utf8(body).map_err(|_| {
+        let failure = invalid("the response is text, but not UTF-8");
+        failure.suggest("call an endpoint that answers with JSON, or with text in UTF-8")
+    })
 }
 
 fn invalid(message: impl Into<String>) -> Failure {
@@ -309,6 +321,28 @@ mod tests {
             invalid
         );
         assert!(check(200, &[json, ("content-encoding", "identity")], b"1").is_ok());
+    }
+
+    #[test]
+    fn the_cure_fits_the_fault_of_a_response() {
+        let json = ("content-type", "application/json");
+        let compressed = vec![json, ("content-encoding", "gzip")];
+        let latin = vec![("content-type", "text/plain")];
+        for (headers, body, expected) in [
+            (compressed, b"1".as_slice(), "compress"),
+            (latin, b"\xe9", "UTF-8"),
+            (vec![json], br#"["\ud83d"]"#, "surrogate"),
+        ] {
+            let header = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+            let response = HttpResponse {
+                status: 200,
+                headers: headers.into_iter().map(header).collect(),
+                body: Bytes::from_static(body),
+            };
+            let failure = value(&response, &Redactor::default()).unwrap_err();
+            let shown = failure.to_value().to_string();
+            assert!(shown.contains(expected), "{shown}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use a2abus_plugin::Text;
 
 use futures_util::future::BoxFuture;
 
-use super::{Engine, Halt, OperationOutcome, cancelled, check_depth};
+use super::{Engine, Halt, OperationOutcome, check_depth};
 use crate::cache::Key;
 use crate::call::{self, CallCost, Caller};
 use crate::failure::Failure;
@@ -165,6 +165,10 @@ impl Engine<'_> {
         if wait.duration > self.left() {
             return Err(execution_timeout().into());
         }
+        // A timer takes a millisecond even for this, and a loop may wait a thousand times.
+        if wait.duration.is_zero() {
+            return Ok(Json::Null);
+        }
         let slept = self.run.shared.environment.clock.sleep(wait.duration);
         self.or_cancelled(slept).await.map(|()| Json::Null)
     }
@@ -172,7 +176,7 @@ impl Engine<'_> {
     async fn or_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Halt> {
         tokio::select! {
             biased;
-            () = self.run.cancel.cancelled() => Err(Halt { failure: cancelled(), is_fatal: true }),
+            () = self.run.cancel.cancelled() => Err(Halt { failure: self.cancelled(), is_fatal: true }),
             done = work => Ok(done),
         }
     }

@@ -48,6 +48,7 @@ pub struct Execution {
     ended: Option<(Arc<Record>, Object)>,
     has_ended: bool,
     recording: Option<Recording>,
+    is_reduced: Arc<AtomicBool>,
 }
 
 /// How often to try to store the whole record of an execution late, before only its end is stored.
@@ -155,7 +156,7 @@ impl Execution {
         }
         let reported = Arc::new(Mutex::new(VecDeque::new()));
         let queue = Arc::clone(&reported);
-        let trace = slot.trace.clone();
+        let (trace, is_reduced) = (slot.trace.clone(), Arc::clone(&slot.is_reduced));
         let report = move |progress| {
             trace.note(&progress);
             queue
@@ -171,6 +172,7 @@ impl Execution {
             ended: None,
             has_ended: false,
             recording: None,
+            is_reduced,
         }))
     }
 
@@ -178,6 +180,12 @@ impl Execution {
     #[must_use]
     pub fn execution_id(&self) -> &Text {
         &self.execution_id
+    }
+
+    /// Whether its record is stored without its results. Known once the stream has ended.
+    #[must_use]
+    pub fn is_reduced(&self) -> bool {
+        self.is_reduced.load(Ordering::Relaxed)
     }
 
     /// How many operations are defined.
@@ -278,7 +286,7 @@ impl RunningElsewhere {
         self.ended.is_some()
     }
 
-    /// Its record when it ends; `None` if it was abandoned.
+    /// Its record when it ends; `None` if it was abandoned, or stopped in another process so that it may run again.
     pub async fn ended(self) -> Option<Arc<Record>> {
         if let Some(mut ended) = self.ended
             && let Ok(record) = ended.wait_for(Option::is_some).await
@@ -296,7 +304,7 @@ impl RunningElsewhere {
             );
         });
         let record = stored.ok().flatten()?.record;
-        record.status().is_final().then(|| Arc::new(record))
+        record.answers_again().then(|| Arc::new(record))
     }
 }
 
@@ -328,6 +336,10 @@ async fn run(
         let unsafe_mark = Arc::clone(&unsafe_mark);
         move || Arc::clone(&unsafe_mark).set().boxed()
     };
+    let why_cancelled = || match slot.is_stopped() {
+        true => Failure::stopped(unsafe_mark.is_set.load(Ordering::Relaxed)),
+        false => Failure::new(FailureCode::Cancelled, "the execution was cancelled"),
+    };
     let began = clock.elapsed();
     let session = start.request.session.as_ref();
     let run = Run {
@@ -338,6 +350,7 @@ async fn run(
         session: session.unwrap_or(&start.execution_id),
         deadline: deadline.elapsed,
         cancel: &slot.cancel,
+        why_cancelled: &why_cancelled,
         report: &report,
         before_unsafe: &before_unsafe,
     };
@@ -368,7 +381,12 @@ async fn record_end(
     slot: Slot,
 ) -> (Arc<Record>, Option<Recording>) {
     let saved = save_last(&inner, agent, &stored).await;
-    let record = Arc::new(stored.record.clone());
+    let mut record = stored.record.clone();
+    if let Ok(Some(why)) = &saved {
+        slot.is_reduced.store(true, Ordering::Relaxed);
+        record = record.not_stored_because(why);
+    }
+    let record = Arc::new(record);
     slot.end(&record);
     let recording = saved.err().and_then(|error| {
         let unrecorded = UnrecordedEnd::of(agent, &record);
@@ -429,17 +447,22 @@ impl UnsafeMark {
 }
 
 /// Stores the final record. The answer is correct either way, and recording that the execution ended matters more than
-/// its results. A store that is only slow gets the whole record later.
-async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), StoreError> {
+/// its results. A store that is only slow gets the whole record later. Returns why the results are not stored.
+async fn save_last(
+    inner: &Inner,
+    agent: &Text,
+    stored: &Stored,
+) -> Result<Option<Failure>, StoreError> {
     let (archive, clock) = (&inner.archive, inner.shared.environment.clock.as_ref());
     let error = match archive.save_last(agent, stored, clock).await {
         Err(error) if !error.0.is::<StoreDelayed>() => error,
         // `record_end` logs what is stored later.
-        saved => return saved,
+        saved => return saved.map(|()| None),
     };
     let execution_id = stored.record.execution_id();
+    let why = Failure::results_not_stored(&error);
     let reduced = archive
-        .save_last(agent, &stored.without_values(), clock)
+        .save_last(agent, &stored.without_values(Some(&why)), clock)
         .await;
     match &reduced {
         Ok(()) => stored_without_results(&error, agent, execution_id),
@@ -450,7 +473,7 @@ async fn save_last(inner: &Inner, agent: &Text, stored: &Stored) -> Result<(), S
             not_stored(last, agent, execution_id);
         }
     }
-    reduced
+    reduced.map(|()| Some(why))
 }
 
 /// An execution that has ended. If it is dropped before its end is recorded, it logs an error.
@@ -485,9 +508,10 @@ impl UnrecordedEnd {
             whole = archive.save_late(agent, &stored).await;
         }
         let mut written = 0;
-        if whole.is_err() {
+        if let Err(error) = &whole {
             // Without its values it needs less room.
-            match archive.save_end(agent, &stored).await {
+            let why = Failure::results_not_stored(error);
+            match archive.save_end(agent, &stored, &why).await {
                 Ok(bytes) => {
                     self.is_recorded = true;
                     written = bytes;
@@ -503,6 +527,7 @@ impl UnrecordedEnd {
                 true
             }
             Err(error) => {
+                slot.is_reduced.store(true, Ordering::Relaxed);
                 stored_without_results(&error, agent, execution_id);
                 false
             }
@@ -545,7 +570,7 @@ fn not_begun(error: StoreError, agent: &Text, execution_id: &Text) -> Refusal {
 fn stored_without_results(error: &StoreError, agent: &Text, execution_id: &Text) {
     tracing::warn!(
         %agent, %execution_id, error = %error.0,
-        "the record of an execution is stored without its results (`results_removed`): the requester has got them, but a request that is sent again does not; let workflows return less, or let the store accept larger records (a log on a bus: larger messages)"
+        "the record of an execution is stored without its results (`results_removed`): nobody can ask for them later, so only a requester that waits for the answer may get them; let workflows return less, or let the store accept larger records (a log on a bus: larger messages)"
     );
 }
 

@@ -1,6 +1,7 @@
 //! The executions that run in this process.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
@@ -24,6 +25,7 @@ type Agents = HashMap<Text, HashMap<Text, Entry>>;
 struct Entry {
     digest: Text,
     cancel: CancellationToken,
+    is_stopped: Arc<AtomicBool>,
     ended: watch::Receiver<Option<Arc<Record>>>,
     trace: Trace,
     is_counted: bool,
@@ -36,6 +38,9 @@ pub(super) struct Slot {
     agent: Text,
     execution_id: Text,
     pub(super) cancel: CancellationToken,
+    is_stopped: Arc<AtomicBool>,
+    /// Whether its record is stored without its results.
+    pub(super) is_reduced: Arc<AtomicBool>,
     ended: watch::Sender<Option<Arc<Record>>>,
     pub(super) trace: Trace,
 }
@@ -88,10 +93,11 @@ impl Running {
             }
         }
         let (sender, ended) = watch::channel(None);
-        let cancel = CancellationToken::new();
+        let (cancel, is_stopped) = (CancellationToken::new(), Arc::default());
         let entry = Entry {
             digest: digest.clone(),
             cancel: cancel.clone(),
+            is_stopped: Arc::clone(&is_stopped),
             ended,
             trace: Trace::default(),
             is_counted: max_concurrent.is_some(),
@@ -103,6 +109,8 @@ impl Running {
             agent: agent.clone(),
             execution_id: execution_id.clone(),
             cancel,
+            is_stopped,
+            is_reduced: Arc::default(),
             ended: sender,
             trace,
         })
@@ -126,12 +134,29 @@ impl Running {
     }
 
     pub(super) fn cancel(&self, agent: &Text, execution_id: &str) -> bool {
+        self.end(agent, execution_id, false)
+    }
+
+    /// Like [`Running::cancel`], because the process stops.
+    pub(super) fn stop(&self, agent: &Text, execution_id: &str) -> bool {
+        self.end(agent, execution_id, true)
+    }
+
+    fn end(&self, agent: &Text, execution_id: &str, is_stopped: bool) -> bool {
         let agents = lock(&self.agents);
         let entry = agents
             .get(agent)
             .and_then(|running| running.get(execution_id))
             .filter(|entry| entry.record().is_none());
-        entry.inspect(|entry| entry.cancel.cancel()).is_some()
+        let Some(entry) = entry else {
+            return false;
+        };
+        // A cancel by the requester counts more than a stop, whichever comes first.
+        if !is_stopped || !entry.cancel.is_cancelled() {
+            entry.is_stopped.store(is_stopped, Ordering::Relaxed);
+        }
+        entry.cancel.cancel();
+        true
     }
 }
 
@@ -166,6 +191,11 @@ impl Entry {
 // === impl Slot ===
 
 impl Slot {
+    /// Whether it was cancelled because the process stops.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
     /// Gives the record to all waiting requests, and to those that come until the slot is dropped.
     pub(super) fn end(&self, record: &Arc<Record>) {
         self.ended.send_replace(Some(Arc::clone(record)));

@@ -9,7 +9,8 @@ use a2abus_executor::case::Recorded;
 use a2abus_executor::{
     Agent, Change, Clock, Environment, Event, Executor, HttpClient, HttpError, HttpRequest,
     HttpResponse, Json, MemoryStore, OnError, Options, Rates, Record, RecordForgotten, Refusal,
-    Request, Started, Status, Store, StoreDelayed, StoreError, SystemRandom, Table, VirtualClock,
+    Request, Started, Status, Store, StoreDelayed, StoreError, StoreTooLarge, SystemRandom, Table,
+    VirtualClock,
 };
 use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Apis, Policy};
@@ -168,6 +169,8 @@ impl World {
 
 const POST: &str =
     r#""ApiCall":{"method":"POST","url":"https://api.example.com/a","outputPath":"/workflow/a"}"#;
+const GET: &str =
+    r#""ApiCall":{"method":"GET","url":"https://api.example.com/a","outputPath":"/workflow/a"}"#;
 const WAIT: &str = r#""Wait":{"duration":5}"#;
 
 fn workflow(operations: &[&str]) -> String {
@@ -710,6 +713,61 @@ async fn operations_are_reported_while_they_run_and_a_cancelled_call_counts_its_
 }
 
 #[tokio::test]
+async fn a_stopped_execution_runs_again_unless_it_may_have_acted() {
+    let world = World::new(0);
+    let silent = Arc::new(Silent::default());
+    let environment = Environment {
+        clock: Arc::new(world.clock.clone()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::clone(&silent) as Arc<_>,
+        store: Arc::clone(&world.store) as Arc<_>,
+    };
+    let executor = Executor::new(environment, Options::default());
+    let agent = world.agent.id();
+    let stopped = async |lines: &str, id: &str, is_cancelled: bool| {
+        let Started::New(execution) = world.begin(&executor, lines).await else {
+            panic!("it is new");
+        };
+        let stop = async {
+            silent.requested.notified().await;
+            assert!(!is_cancelled || executor.cancel(agent, id));
+            assert!(executor.stop(agent, id));
+        };
+        tokio::join!(execution.finish(), stop).0
+    };
+    let code = |record: &Record| {
+        let error = record.answer().get("error").cloned().unwrap();
+        error.get("code").unwrap().to_string()
+    };
+
+    let reads = named("reads", &[WAIT, GET]);
+    let record = stopped(&reads, "reads", false).await;
+    assert_eq!(record.status(), Status::Failed);
+    assert_eq!(code(&record), r#""stopped""#);
+    let error = record.answer().to_string();
+    assert!(error.contains("http.drain_grace"), "{error}");
+    let shown = executor.record(agent, "reads").await.unwrap().unwrap();
+    assert_eq!(shown.answer(), record.answer());
+    let again = world.begin(&world.executor(), &reads).await;
+    assert!(matches!(again, Started::New(_)), "{again:?}");
+
+    let acts = named("acts", &[WAIT, POST]);
+    let record = stopped(&acts, "acts", false).await;
+    assert_eq!(record.status(), Status::Failed);
+    assert_eq!(code(&record), r#""interrupted""#);
+    let again = finished(world.begin(&world.executor(), &acts).await).await;
+    assert_eq!(again.answer(), record.answer());
+
+    let cancelled = named("cancelled", &[GET]);
+    let record = stopped(&cancelled, "cancelled", true).await;
+    assert_eq!(
+        record.status(),
+        Status::Cancelled,
+        "its requester was first"
+    );
+}
+
+#[tokio::test]
 async fn a_request_whose_record_was_removed_for_lack_of_memory_is_refused() {
     let world = World::new(0);
     let executor = world.executor();
@@ -1160,6 +1218,73 @@ async fn results_that_are_too_long_to_be_read_again_are_not_stored() {
     assert_eq!(stored.results().unwrap().len(), 0);
     let is_removed = stored.answer().get("results_removed").cloned();
     assert_eq!(is_removed, Some(Json::Bool(true)));
+}
+
+/// A store like a log on a bus, whose messages have at most 1,500 bytes.
+struct Narrow(MemoryStore);
+
+impl Store for Narrow {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        self.0.get(table, key)
+    }
+
+    fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        let sizes = changes.iter().filter_map(|change| change.value.as_ref());
+        let too_large = sizes.map(Bytes::len).find(|bytes| *bytes > 1_500);
+        match too_large {
+            None => self.0.write(changes),
+            Some(bytes) => Box::pin(async move {
+                let cause = format!("a record of {bytes} bytes: at most 1500");
+                Err(StoreError(StoreTooLarge(cause.into()).into()))
+            }),
+        }
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        self.0.scan(table, prefix, after, most)
+    }
+}
+
+#[tokio::test]
+async fn a_record_says_why_its_results_are_not_stored() {
+    let environment = Environment {
+        clock: Arc::new(VirtualClock::default()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::new(Silent::default()),
+        store: Arc::new(Narrow(MemoryStore::default())),
+    };
+    let (executor, agent) = (Executor::new(environment, Options::default()), agent("a"));
+    let begun = executor.execute(&agent, large("e", 2_000).1).await;
+    let Ok(Started::New(mut execution)) = begun else {
+        panic!("it is new");
+    };
+    let mut record = None;
+    while let Some(event) = execution.next().await {
+        if let Event::Ended { record: ended, .. } = event {
+            record = Some(ended);
+        }
+    }
+    assert!(execution.is_reduced());
+    let record = record.unwrap();
+    assert_eq!(record.results().unwrap().len(), 1, "a requester that waits");
+    let why = record.not_stored().unwrap();
+    assert_eq!(why.get("code"), Some(&"limit_exceeded".into()));
+    let stored = executor.record(agent.id(), "e").await.unwrap().unwrap();
+    assert_eq!(stored.status(), Status::Success);
+    assert_eq!(stored.results().unwrap().len(), 0);
+    let stored = stored.answer();
+    assert_eq!(stored.get("error"), Some(why));
+    assert!(stored.to_string().contains("at most 1500"), "{stored}");
 }
 
 #[tokio::test]

@@ -110,7 +110,9 @@ fn url(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<UrlTemplate> {
 
 /// Whether it is a valid HTTP header name, and not one that controls the connection.
 fn is_settable_header(name: &str) -> bool {
-    const OF_THE_CONNECTION: [&str; 8] = [
+    const OF_THE_CONNECTION: [&str; 9] = [
+        // A compressed response would not be read.
+        "accept-encoding",
         "host",
         "content-length",
         "transfer-encoding",
@@ -136,7 +138,7 @@ fn header_value(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<HeaderVa
             let id = fields.required(scope, "credentialRef", |scope, at, json| {
                 Fields::open(scope, json, at, &["id"])?.required(scope, "id", text)
             })?;
-            scope.facts.credentials.push(id.clone());
+            scope.facts.credentials.push((at.to_owned(), id.clone()));
             Some(HeaderValue::Credential(id.clone()))
         }
         Json::Object(object) if object.contains("path") => {

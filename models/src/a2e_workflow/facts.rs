@@ -18,7 +18,8 @@ pub(super) struct Facts {
     pub(super) body: Vec<Text>,
     pub(super) wait: Option<Duration>,
     pub(super) target: Option<Target>,
-    pub(super) credentials: Vec<Text>,
+    /// The credentials of headers: where they stand, and their ids.
+    pub(super) credentials: Vec<(String, Text)>,
     pub(super) storage: Option<Storage>,
 }
 

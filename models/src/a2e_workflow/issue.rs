@@ -327,7 +327,9 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
 /// case.
 fn distance(a: &str, b: &str) -> Option<usize> {
     const MAX_CHARS: usize = 64;
-    let most = a.len().min(b.len()) / 3 + 1;
+    let shorter = a.len().min(b.len());
+    // Two changes make almost any other word of three letters.
+    let most = if shorter < 4 { 1 } else { shorter / 3 + 1 };
     if a.len() > MAX_CHARS || a.len().abs_diff(b.len()) > most {
         return None;
     }

@@ -92,8 +92,8 @@ fn check_operation(content: &Content, policy: &Policy, report: &mut ReportIssue<
         };
         report(code, message, permitted_apis(policy));
     }
-    for id in &content.facts.credentials {
-        check_credential(id, content, policy, report);
+    for (at, id) in &content.facts.credentials {
+        check_credential((at.as_str(), id), content, policy, report);
     }
 }
 
@@ -105,7 +105,12 @@ fn permitted_apis(policy: &Policy) -> Option<String> {
     (!bases.is_empty()).then(|| format!("permitted: {}", bases.join(", ")))
 }
 
-fn check_credential(id: &Text, content: &Content, policy: &Policy, report: &mut ReportIssue<'_>) {
+fn check_credential(
+    (at, id): (&str, &Text),
+    content: &Content,
+    policy: &Policy,
+    report: &mut ReportIssue<'_>,
+) {
     // Suggest only permitted names, because the others are confidential.
     let permitted = || {
         let known = policy.bindings.keys().map(Text::as_str);
@@ -127,7 +132,7 @@ fn check_credential(id: &Text, content: &Content, policy: &Policy, report: &mut 
         };
     report(
         code,
-        format!("credential {}: {reason}", quote_name(id)),
+        format!("{at}: credential {}: {reason}", quote_name(id)),
         suggestion,
     );
 }

@@ -16,12 +16,15 @@ const DEFAULT_EXECUTOR: Text = Text::from_static("a2e-executor");
 /// The state of the workflow lines read so far.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
+    /// How the first of them was detected.
     detection: Option<Detection>,
     execution_id: Option<Text>,
     agent: Option<Text>,
-    /// A fault of the whole workflow.
+    /// The first fault that refuses the whole workflow.
     pub(super) refusal: Option<DecodeError>,
 }
+
+// === impl Lines ===
 
 impl Lines {
     pub(super) fn note(&mut self, parser: &Parser<'_>, detection: Detection) {
@@ -30,17 +33,37 @@ impl Lines {
             self.execution_id = parser.execution_id();
             match parser.executor() {
                 Ok(agent) => self.agent = agent,
-                Err(error) => self.refusal = Some(error),
+                Err(error) => {
+                    self.refusal.get_or_insert(error);
+                }
             }
         }
     }
 
-    pub(super) fn detection(&self) -> Detection {
-        self.detection.unwrap_or(Detection {
-            family: Family::A2eWorkflow,
-            rule: 5,
-            member: MemberPath::Type.name(),
-        })
+    /// Refuses the workflow because of a line that may be one of it and cannot be read. `before` is the payload up to
+    /// the error; it is read only for the first one, because there may be many.
+    pub(super) fn refuse(&mut self, before: &[u8], error: &DecodeError) {
+        self.refusal.get_or_insert_with(|| {
+            let number = before.split(|byte| *byte == b'\n').count();
+            let message = match error.kind() {
+                DecodeErrorKind::Unknown => {
+                    format!("line {number} of the workflow is neither operationUpdate nor beginExecution")
+                }
+                _ => format!("line {number} of the workflow: {error}"),
+            };
+            DecodeError::new(error.kind(), error.offset(), message)
+        });
+    }
+
+    /// The lines and their detection, if there is at least one of a workflow.
+    pub(super) fn into_workflow(self) -> Option<(Self, Detection)> {
+        let detection = self.detection?;
+        Some((self, detection))
+    }
+
+    /// The `collaborationid` of the workflow.
+    pub(super) fn collaboration_id(self, hint: &Hint) -> Option<Text> {
+        named(self.execution_id, hint)
     }
 
     /// The event of the whole workflow.
@@ -59,7 +82,7 @@ impl Parser<'_> {
             return Ok(request(self.execution_id(), self.executor()?, self.hint));
         }
         let Some(collaboration_id) = self.hint.collaboration_id.clone() else {
-            let message = "a single line of a workflow: send the whole workflow, or give its lines a collaborationid";
+            let message = "a single line of a workflow: send the whole workflow as one message; only a binding with role: workflows joins lines, by their header collaborationid";
             return Err(self.refused(
                 DecodeErrorKind::MissingCollaborationId,
                 MemberPath::Root,
@@ -72,6 +95,12 @@ impl Parser<'_> {
         draft.put(extension::COLLABORATION_ID, collaboration_id);
         draft.put(extension::TARGET_AGENT, executor_of(None, self.hint));
         Ok(of_workflow(draft))
+    }
+
+    /// Whether the object is detected as a line of a workflow, also if it is refused.
+    pub(super) fn is_workflow_line(&self) -> bool {
+        let detected = self.facts.family(self.hint).ok().flatten();
+        detected.is_some_and(|detection| detection.family == Family::A2eWorkflow)
     }
 
     /// Without a `type`, the member that is an object decides, a definition first, as in detection.
@@ -107,10 +136,14 @@ fn request(execution_id: Option<Text>, agent: Option<Text>, hint: &Hint) -> Draf
     let mut draft = Draft::new(Kind::Request, event_type("a2e.", name, ".req"));
     draft.event.0.id = execution_id.clone().unwrap_or_default();
     draft.put(extension::A2A_METHOD, Text::from_static(method));
-    let collaboration_id = execution_id.or_else(|| hint.collaboration_id.clone());
-    draft.put_if(extension::COLLABORATION_ID, collaboration_id);
+    draft.put_if(extension::COLLABORATION_ID, named(execution_id, hint));
     draft.put(extension::TARGET_AGENT, executor_of(agent, hint));
     of_workflow(draft)
+}
+
+/// The `collaborationid` of a workflow.
+fn named(execution_id: Option<Text>, hint: &Hint) -> Option<Text> {
+    execution_id.or_else(|| hint.collaboration_id.clone())
 }
 
 fn of_workflow(draft: Draft) -> Draft {

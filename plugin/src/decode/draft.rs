@@ -19,14 +19,15 @@ use crate::protocol::legacy::Act;
 use crate::protocol::{Draft, Family, Kind};
 
 impl Parser<'_> {
-    /// The draft of the unit's event. `lines` collects the lines of a workflow, and is cleared by any other unit.
+    /// The draft of the unit's event. `lines` collects the lines of a workflow, and is cleared by a unit of another
+    /// family.
     pub(super) fn draft(
         &self,
         bytes: &Bytes,
         limits: &Limits,
         lines: &mut Option<Lines>,
     ) -> Result<(Detection, Option<JsonRpc>, Draft), DecodeError> {
-        let detection = self.family().inspect_err(|_| *lines = None)?;
+        let detection = self.family()?;
         if detection.family != Family::A2eWorkflow {
             *lines = None;
         }

@@ -375,6 +375,57 @@ fn lines_of_mixed_kinds_are_separate_units() {
     assert_eq!(outcomes, expected);
 }
 
+/// Without the line that cannot be read, the others would be another workflow than the one that was sent.
+#[test]
+fn a_broken_line_refuses_the_whole_workflow() {
+    let mut tied = Hint::default();
+    tied.header("collaborationid", "flow-7");
+    let broken = [
+        (&DEFINITION[..40], "not_json"),
+        ("```", "not_json"),
+        (r#"{"type":"foo"}"#, "unknown"),
+        ("[1]", "not_an_object"),
+        ("7", "not_an_object"),
+    ];
+    for (line, kind) in broken {
+        for payload in [
+            format!("{DEFINITION}\n{line}\n{BEGIN}"),
+            format!("{DEFINITION}\n\n{BEGIN}\r\n{line}"),
+        ] {
+            for hint in [&Hint::default(), &tied] {
+                let refused = units(&payload, hint).into_only().unwrap().unwrap_err();
+                assert_eq!(refused.error.kind().as_str(), kind, "{payload}");
+                assert_eq!(refused.bytes, payload);
+                let number = payload.lines().position(|own| own == line).unwrap() + 1;
+                let place = format!("line {number} of the workflow");
+                let message = refused.error.to_string();
+                assert!(message.starts_with(&place), "{message}");
+                let sender = refused.sender.unwrap();
+                assert_eq!(sender.family, Family::A2eWorkflow);
+                assert_eq!(sender.id.unwrap(), "exec-1");
+            }
+        }
+    }
+    // Its end is missing.
+    let truncated = format!("{DEFINITION}\n{}", &BEGIN[..60]);
+    let refused = units(&truncated, &tied).into_only().unwrap().unwrap_err();
+    assert_eq!(refused.sender.unwrap().id.unwrap(), "flow-7");
+}
+
+#[test]
+fn a_broken_line_of_another_family_refuses_no_workflow_line() {
+    let mut tied = Hint::default();
+    tied.header("collaborationid", "flow-7");
+    for other in [
+        r#"{"jsonrpc":"1.0","method":"m"}"#,
+        r#"{"type":"tool/call/req","id":"c1","version":"1.0","ts":1,"x":NaN}"#,
+    ] {
+        let units = units(&format!("{DEFINITION}\n{other}\n{BEGIN}"), &tied);
+        let accepted: Vec<bool> = units.iter().map(Result::is_ok).collect();
+        assert_eq!(accepted, [true, false, true], "{other}");
+    }
+}
+
 #[test]
 fn a_workflow_line_may_be_an_a2e_message_and_an_array_is_never_a_workflow() {
     let marked = json!({"a2e": "1.0", "type": "beginExecution", "id": "1"});

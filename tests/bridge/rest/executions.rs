@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use support::battery::within;
 use tokio::time::sleep;
 
-use super::harness::{OTHER_KEY, TestBridge, answer, body, call, fetch, header, wait, workflow};
+use super::harness::{
+    KEY, OTHER_KEY, TestBridge, answer, body, call, fetch, header, wait, workflow,
+};
 use super::store::Shaky;
 
 /// The record of an execution once it has ended.
@@ -390,7 +392,7 @@ async fn a_bridge_that_stops_starts_nothing_and_lets_running_executions_end() {
 }
 
 #[tokio::test]
-async fn executions_that_do_not_end_in_time_are_cancelled() {
+async fn executions_that_do_not_end_in_time_are_stopped_and_may_be_sent_again() {
     let bridge = TestBridge::open().await;
     let text = workflow(
         "cut-1",
@@ -398,11 +400,33 @@ async fn executions_that_do_not_end_in_time_are_cancelled() {
     );
     let running = tokio::spawn(fetch(bridge.execute(&json!({"workflow": text}))));
     called(&bridge, 1).await;
-    bridge.stop.cancel();
-    let (status, answer) = within("it is cancelled", running).await.unwrap();
+    let bridge = bridge.open_again().await;
+    let (status, answer) = within("it is stopped", running).await.unwrap();
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(answer["status"], "cancelled");
-    within("the bridge ends", bridge.running).await.unwrap();
+    assert_eq!(answer["status"], "failed");
+    assert_eq!(answer["error"]["code"], "stopped", "{answer}");
+    bridge.service.gate.add_permits(2);
+    assert_eq!(bridge.run(&text).await["status"], "success");
+}
+
+#[tokio::test]
+async fn a_workflow_may_be_sent_as_its_lines() {
+    let bridge = TestBridge::open().await;
+    let lines = workflow("lines-1", &[("w", wait(0))]);
+    let of_type = |path: &str, content_type: &str| {
+        let request = bridge.bare(Method::POST, path).bearer_auth(KEY);
+        request
+            .header("content-type", content_type)
+            .body(lines.clone())
+    };
+    let ndjson = "application/x-ndjson";
+    let (status, answer) = fetch(of_type("/api/v1/workflows/validate", ndjson)).await;
+    assert_eq!((status, &answer["valid"]), (StatusCode::OK, &json!(true)));
+    let (status, answer) = fetch(of_type("/api/v1/workflows/execute", ndjson)).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(answer["status"], "success", "{answer}");
+    let (status, _) = fetch(of_type("/api/v1/workflows/execute", "text/plain")).await;
+    assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
 }
 
 /// A network whose client has a bug.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::task::yield_now;
 
 use super::stops::cancel_of;
-use super::{ReplyEvent, World, begin, define, wait};
+use super::{ReplyEvent, World, begin, define, publish, wait, workflow};
 use crate::delivery::Lines;
 
 fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, String)> {
@@ -234,6 +234,155 @@ async fn plain_lines_are_tied_together_by_a_header() {
         dlq_message.headers.get("bus-dlq-reason").unwrap(),
         "missing_collaborationid"
     );
+    world.end().await;
+}
+
+/// The lines that can be read would be another workflow than the one that was sent.
+#[tokio::test]
+async fn a_workflow_with_a_line_that_cannot_be_read_is_refused_as_a_whole() {
+    let mut world = World::new().await;
+    let post = define("post", &world.service.post("/orders"));
+    let broken = [
+        (&post[..post.len() - 1], "not_json", "invalid_json"),
+        ("```", "not_json", "invalid_json"),
+        (r#"{"type":"foo"}"#, "unknown", "unknown_message_type"),
+        ("[1]", "not_an_object", "not_an_object"),
+    ];
+    for (number, (line, reason, code)) in broken.into_iter().enumerate() {
+        let execution = format!("e-{number}");
+        let lines = format!("{post}\n{line}\n{}", begin(&execution, &["post"]));
+        for name in [None, Some("collaborationid"), Some("ce_collaborationid")] {
+            let mut message = Message::plain(lines.clone());
+            if let Some(name) = name {
+                message.headers.push(name, execution.clone());
+                message.headers.push("seq", "0");
+            }
+            world.publish(message).await;
+            let answers = world.until_answer().await;
+            assert_eq!(answers.len(), 1, "{answers:?}");
+            let (answer, error) = (&answers[0], &answers[0].data["error"]);
+            assert_eq!(answer.attribute("collaborationid"), execution);
+            assert_eq!(answer.data["execution_id"], execution.as_str());
+            assert_eq!(answer.data["status"], "failed");
+            assert_eq!(error["code"], code);
+            assert_eq!(error["details"]["errors"][0]["line"], 2, "{error}");
+            let dead_letter = world.dead_letter().await;
+            assert_eq!(dead_letter.headers.get("bus-dlq-reason").unwrap(), reason);
+            assert_eq!(dead_letter.body.unwrap(), lines);
+        }
+    }
+    let settled = "a2abus_settled_total{binding=\"work\"}";
+    world.until_counted(settled, 12).await;
+    // Nothing of them is left that a later line could complete.
+    let mut last = Message::plain(begin("e-0", &["post"]));
+    last.headers.push("collaborationid", "e-0");
+    world.publish(last).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["error"]["code"], "empty_workflow", "{answer:?}");
+    assert!(world.dead.try_recv().is_none(), "another dead letter");
+    assert_eq!(world.service.posts(), 0);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_binding_of_events_joins_no_lines() {
+    let mut world = World::new().await;
+    let broken = format!("{}\n```", workflow("e-1", &[("w", wait(1))]));
+    publish(&world.memory, "relay", Message::plain(broken.clone())).await;
+    let dead_letter = world.dead_letter().await;
+    assert_eq!(
+        dead_letter.headers.get("bus-dlq-reason").unwrap(),
+        "not_json"
+    );
+    assert_eq!(dead_letter.body.unwrap(), broken);
+
+    let mut line = Message::plain(define("w", &wait(1)));
+    line.headers.push("collaborationid", "c-1");
+    publish(&world.memory, "relay", line).await;
+    let dead_letter = world.dead_letter().await;
+    let header = |name| String::from_utf8_lossy(dead_letter.headers.get(name).unwrap());
+    assert_eq!(header("bus-dlq-reason"), "missing_collaborationid");
+    let detail = header("bus-dlq-detail");
+    assert!(detail.contains("role: workflows"), "{detail}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_seq_of_a_line_that_is_not_a_number_is_reported() {
+    let (log, _logging) = Lines::record();
+    let mut world = World::new().await;
+    for (line, seq) in [
+        (define("w", &wait(1)), "zero"),
+        (begin("e-1", &["w"]), "1st"),
+    ] {
+        let mut message = Message::plain(line);
+        message.headers.push("collaborationid", "c-1");
+        message.headers.push("seq", seq);
+        world.publish(message).await;
+    }
+    // They stay in the order of arrival.
+    assert_eq!(world.answer().await.data["status"], "success");
+    let logged = log.of("WARN", "the seq of a line of a workflow is not a number");
+    assert_eq!(logged.len(), 2, "{logged:?}");
+    assert!(logged[0].contains("c-1"), "{logged:?}");
+    world.end().await;
+}
+
+const REPEATED: &str = r#"a2abus_dropped_total{binding="work",reason="line_repeated"}"#;
+
+#[tokio::test]
+async fn a_copy_of_a_line_that_comes_too_late_gets_no_answer() {
+    let mut world = World::named().await;
+    let lines = lines(&world);
+    for (id, number) in [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 2)] {
+        send(&world, id, Some(number), &lines[number]).await;
+    }
+    assert_eq!(world.answer().await.data["status"], "success");
+    for (id, number) in [("f", 2), ("g", 1)] {
+        send(&world, id, Some(number), &lines[number]).await;
+    }
+    world
+        .until_counted("a2abus_received_total{binding=\"work\"}", 7)
+        .await;
+    // No further line arrives for a minute.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    world.until_counted(REPEATED, 2).await;
+    tokio::time::resume();
+    // With all others, they are the workflow again: it is answered from its record.
+    for (id, number) in [("h", 2), ("i", 0), ("j", 1)] {
+        send(&world, id, Some(number), &lines[number]).await;
+    }
+    let answer = world.answer().await;
+    assert_eq!(answer.data["status"], "success", "{answer:?}");
+    // With another line, they are another workflow.
+    send(&world, "k", Some(0), &lines[0]).await;
+    send(&world, "l", Some(1), &begin("e-2", &["post"])).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["execution_id"], "e-2");
+    assert_eq!(answer.data["status"], "success", "{answer:?}");
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 12)
+        .await;
+    assert!(world.answers.try_recv().is_none(), "a second answer");
+    assert_eq!(world.service.posts(), 2);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_copy_of_the_last_line_without_a_number_gets_no_answer() {
+    let mut world = World::named().await;
+    let lines = lines(&world);
+    for (id, number) in [("a", 0), ("b", 1), ("c", 2), ("d", 2), ("e", 1), ("f", 2)] {
+        send(&world, id, None, &lines[number]).await;
+    }
+    world.until_counted(REPEATED, 3).await;
+    assert_eq!(world.answer().await.data["status"], "success");
+    world
+        .until_counted("a2abus_settled_total{binding=\"work\"}", 6)
+        .await;
+    assert!(world.answers.try_recv().is_none(), "a second answer");
+    assert_eq!(world.service.posts(), 1);
     world.end().await;
 }
 

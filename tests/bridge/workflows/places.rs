@@ -211,6 +211,33 @@ async fn the_reason_goes_to_the_address_in_the_headers_of_lines_that_cannot_be_r
     world.end().await;
 }
 
+/// On an event, the header may be that of another program.
+#[tokio::test]
+async fn only_plain_lines_name_an_address_in_a_header_without_a_prefix() {
+    let mut world = World::with("run_as: reporter, reply_topics: [desk]", "").await;
+    let mut desk = reads(&world.memory, "desk").await;
+    let events = [
+        (
+            r#"{"specversion":"2.0","id":"1","source":"/s","type":"t"}"#,
+            "unsupported_version",
+        ),
+        (r#"{"specversion":"1.0","id":"1","#, "not_json"),
+        (r#"{"specversion":"1.0","id":"1"}"#, "unknown"),
+    ];
+    for (body, reason) in events {
+        let mut message = Message::plain(body);
+        message.headers.push("replyto", "desk");
+        world.publish(message).await;
+        let dead_letter = world.dead_letter().await;
+        assert_eq!(dead_letter.headers.get("bus-dlq-reason").unwrap(), reason);
+    }
+    let settled = "a2abus_settled_total{binding=\"work\"}";
+    world.until_counted(settled, 3).await;
+    publish(&world.memory, "desk", Message::plain("the first")).await;
+    assert_eq!(next(&mut desk).await.body.unwrap(), "the first");
+    world.end().await;
+}
+
 #[tokio::test]
 async fn progress_has_a_topic_of_the_binding() {
     let world = World::with("run_as: reporter, progress: news", "").await;

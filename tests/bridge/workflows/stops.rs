@@ -1,5 +1,8 @@
 //! Cancels, deadlines, redelivery, many at a time, and the end of the bridge.
 
+use std::sync::Arc;
+
+use a2abus_executor::{Client, ClientOptions, Environment, MemoryStore, SystemClock, SystemRandom};
 use a2abus_transports::Message;
 use a2abus_transports::Transport as _;
 use a2abus_transports::memory::Memory;
@@ -7,7 +10,7 @@ use serde_json::json;
 use support::battery::within;
 use support::service::Service;
 
-use super::{ReplyEvent, World, event, next, wait, workflow};
+use super::{ROUTES, ReplyEvent, World, configuration, event, next, wait, workflow};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 
@@ -301,5 +304,49 @@ async fn running_workflows_are_finished_and_answered_before_the_bridge_ends() {
         (&json!("e-2"), &json!("success"))
     );
     assert_eq!((service.held(), service.posts()), (1, 1));
+    next.end().await;
+}
+
+#[tokio::test]
+async fn a_workflow_that_a_stop_ends_runs_again_unless_it_may_have_acted() {
+    let (memory, service) = (Memory::default(), Service::open().await);
+    let text = configuration(&service, "", "", ROUTES);
+    let text = text.replace("drain_grace: 20s", "drain_grace: 1s");
+    let environment = Environment {
+        clock: Arc::new(SystemClock::new()),
+        random: Arc::new(SystemRandom::new().unwrap()),
+        http: Arc::new(Client::new(&ClientOptions::default()).unwrap()),
+        store: Arc::new(MemoryStore::default()),
+    };
+    let open = async |memory| {
+        World::configured(memory, service.clone(), &text, Some(environment.clone())).await
+    };
+    let mut world = open(memory.connect()).await;
+    let reads = workflow("e-1", &[("held", service.get("/held"))]);
+    let acts = workflow("e-2", &[("held", service.post("/held"))]);
+    world.send("1", &[EXECUTE], &reads).await;
+    world.send("2", &[EXECUTE], &acts).await;
+    service.until_held(2).await;
+    world.stop.cancel();
+    let answer = world.answer().await.data;
+    assert_eq!(answer["execution_id"], "e-2", "{answer}");
+    assert_eq!(answer["status"], "failed");
+    assert_eq!(answer["error"]["code"], "interrupted");
+    within("the bridge drains", &mut world.running)
+        .await
+        .unwrap();
+    drop(world);
+
+    service.release(3);
+    let mut next = open(memory).await;
+    // The other one may come again too; it is answered from its record.
+    let answer = loop {
+        let answer = next.answer().await.data;
+        if answer["execution_id"] == "e-1" {
+            break answer;
+        }
+    };
+    assert_eq!(answer["status"], "success", "{answer}");
+    assert_eq!(service.held(), 3, "only the one that reads is sent again");
     next.end().await;
 }

@@ -36,6 +36,14 @@ pub(super) struct SearchQuery {
 /// Longest search text, in bytes.
 const MAX_QUERY_BYTES: usize = 1_000;
 
+/// The body of a request whose workflow was sent as its lines.
+pub(super) fn of_lines(lines: &[u8]) -> Result<Bytes, Problem> {
+    let lines = std::str::from_utf8(lines)
+        .map_err(|_| Problem::malformed("invalid_json", "the body is not UTF-8"))?;
+    let body = Json::object([("workflow", Json::from(lines))]);
+    Ok(Bytes::from(body.to_string()))
+}
+
 /// A workflow to validate.
 pub(super) fn validate(body: &Bytes) -> Result<Request, Problem> {
     let members = Members::read(body, &["workflow", "input", "level"])?;

@@ -138,33 +138,43 @@ impl WorkflowAnswer {
 
     /// The result of a validation.
     pub(super) fn report(report: &Json) -> Self {
+        let whole = report.to_string();
         let reduced = Json::object([
             ("valid", report.get("valid").cloned().unwrap_or_default()),
             (
                 "error",
-                too_large("validate it with POST /api/v1/workflows/validate"),
+                too_large(
+                    whole.len(),
+                    "validate it with POST /api/v1/workflows/validate",
+                ),
             ),
         ]);
         Self {
             execution_id: None,
             seq: 0,
-            content: Content::result(report.to_string(), reduced.to_string()),
+            content: Content::result(whole, reduced.to_string()),
         }
     }
 
     /// The answer of an ended execution, after `seq` events.
     pub(super) fn ended(record: &Record, seq: i32) -> Self {
         let id = record.execution_id();
-        let hint = format!("get it with GET /api/v1/executions/{id}");
+        let whole = record.answer().to_string();
+        let error = record.not_stored().cloned().unwrap_or_else(|| {
+            let cure = format!(
+                "let the workflow return less, or let the bus accept larger messages; an agent with an API key gets the record, with the results if they could be stored, from GET /api/v1/executions/{id}"
+            );
+            too_large(whole.len(), &cure)
+        });
         let reduced = Json::object([
             ("execution_id", Json::from(id.clone())),
             ("status", record.status().as_str().into()),
-            ("error", too_large(&hint)),
+            ("error", error),
         ]);
         Self {
             execution_id: Some(id.clone()),
             seq,
-            content: Content::result(record.answer().to_string(), reduced.to_string()),
+            content: Content::result(whole, reduced.to_string()),
         }
     }
 
@@ -190,16 +200,9 @@ impl WorkflowAnswer {
     }
 }
 
-fn too_large(suggestion: &str) -> Json {
-    let message = "the answer is too large for the bus";
-    WorkflowRefusal::new(
-        0,
-        "DataError",
-        "response_too_large",
-        message.to_owned(),
-        suggestion,
-    )
-    .error
+fn too_large(bytes: usize, suggestion: &str) -> Json {
+    let message = format!("the answer of {bytes} bytes is too large for the bus");
+    WorkflowRefusal::new(0, "DataError", "response_too_large", message, suggestion).error
 }
 
 // === impl EventFactory ===

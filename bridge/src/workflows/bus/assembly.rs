@@ -5,9 +5,10 @@
 //! Otherwise they stay in the order of arrival, and the `beginExecution` line is the last. The deliveries stay
 //! unsettled meanwhile, within the budget of the subscription. Incomplete workflows must not fill it, so they get half
 //! of it. When that is used up, the oldest workflow of the requester that holds most is answered as incomplete. None
-//! waits longer than [`LIFETIME`]. Source: docs/protocols/a2e-workflows.md §11.
+//! waits longer than [`LIFETIME`]. Copies of the lines of a workflow that is complete are dropped, unless they make all
+//! of it again. Source: docs/protocols/a2e-workflows.md §11.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +20,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::ask::{Action, Cancel, Job};
-use super::client::WorkflowClient;
+use super::client::{WorkflowClient, identity};
 use super::refused::WorkflowRefusal;
 use crate::pipeline::held::Held;
+use crate::recent::Recent;
 
 /// How long to wait for the next line.
 const IDLE: Duration = Duration::from_secs(60);
@@ -33,11 +35,17 @@ const MAX_OPEN: usize = 256;
 /// and after a line is replaced. It is parsed on the task that serves the binding, so a sender must not be able to
 /// repeat that at will.
 const MAX_CHECKS: u32 = 4;
+/// Maximum number of complete workflows whose lines are remembered.
+const MAX_REMEMBERED: usize = 256;
+/// Maximum number of lines of such a workflow. Those of a longer one are not remembered.
+const MAX_REMEMBERED_LINES: usize = 256;
 
 /// The incomplete workflows.
 #[derive(Debug)]
 pub(super) struct Assemblies {
     open: HashMap<AssemblyKey, Assembly>,
+    /// The latest complete workflows.
+    complete: Recent<AssemblyKey, Complete>,
     limits: WorkflowLimits,
     bounds: Budget,
 }
@@ -62,15 +70,22 @@ pub(super) enum Added {
     Cancelled(CompleteWorkflow),
     /// Its workflow was answered before.
     Late(Arc<Held>),
+    /// It and the lines before it are copies of lines of a complete workflow.
+    Copies(Vec<Arc<Held>>),
 }
 
-/// An incomplete workflow that is answered.
+/// Lines that wait no longer.
 #[derive(Debug)]
-pub(super) struct GivenUp {
-    pub(super) part: CompleteWorkflow,
-    pub(super) why: Incomplete,
-    /// The lines that have arrived, for people.
-    pub(super) arrived: String,
+pub(super) enum GivenUp {
+    /// An incomplete workflow, which is answered.
+    Incomplete {
+        part: CompleteWorkflow,
+        why: Incomplete,
+        /// The lines that have arrived, for people.
+        arrived: String,
+    },
+    /// Copies of lines of a complete workflow.
+    Copies(Vec<Arc<Held>>),
 }
 
 /// Why an incomplete workflow is answered.
@@ -122,10 +137,33 @@ struct Sent {
     is_repeated: bool,
 }
 
+/// A workflow that was complete.
+#[derive(Debug)]
+struct Complete {
+    /// The hashes of its lines.
+    lines: HashSet<Text>,
+    /// The identity of its `beginExecution` line.
+    begin: Text,
+    since: Instant,
+}
+
+/// How an assembly relates to the complete workflow of its requester and `collaborationid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Repeats {
+    /// It has other lines, or there is no such workflow.
+    Nothing,
+    /// It has copies of some lines, and no others.
+    Part,
+    /// It has copies of all lines, and no others: the workflow is sent again.
+    Everything,
+}
+
 #[derive(Debug)]
 struct Line {
     client: WorkflowClient,
     body: Bytes,
+    /// A hash of its `seq` and text.
+    digest: Text,
     /// The identities of the lines that it has replaced. They may be redelivered.
     replaced: Vec<Text>,
 }
@@ -144,6 +182,7 @@ impl Assemblies {
     pub(super) fn new(limits: WorkflowLimits, budget: Budget) -> Self {
         Self {
             open: HashMap::new(),
+            complete: Recent::new(MAX_REMEMBERED),
             limits,
             bounds: Budget {
                 messages: budget.messages / 2,
@@ -182,7 +221,9 @@ impl Assemblies {
     /// Adds the `beginExecution` line.
     pub(super) fn begin(&mut self, job: Box<Job>, held: Arc<Held>) -> Added {
         let key = AssemblyKey::of(&job.client);
-        let is_known = key.as_ref().is_some_and(|key| self.open.contains_key(key));
+        let is_known = key
+            .as_ref()
+            .is_some_and(|key| self.open.contains_key(key) || self.complete.contains(key));
         // A single line can be a complete workflow.
         let (Some(key), true) = (key, is_known || job.client.seq.is_some_and(|seq| seq > 0)) else {
             let held = vec![held];
@@ -203,6 +244,10 @@ impl Assemblies {
             };
         }
         assembly.held.push(held);
+        let mut job = job;
+        if self.complete.contains(&key) {
+            job.read_execution_id(&self.limits);
+        }
         assembly.begin_with(job);
         self.if_whole(&key)
     }
@@ -211,11 +256,32 @@ impl Assemblies {
         let Some(assembly) = self.open.get_mut(key) else {
             return Added::Waits;
         };
+        if assembly.repeats(self.complete.get(key)) == Repeats::Part {
+            // Without `seq`, the `beginExecution` line is the last.
+            let begin = assembly.begin.as_ref();
+            if begin.is_none_or(|begin| begin.client.seq.is_some()) {
+                return Added::Waits;
+            }
+            let copies = self.open.remove(key);
+            return Added::Copies(copies.map_or_else(Vec::new, |copies| copies.held));
+        }
         if !assembly.is_whole(&self.limits) {
             return Added::Waits;
         }
-        let whole = self.open.remove(key);
-        Added::of(whole.and_then(Assembly::into_whole))
+        let Some(whole) = self.open.remove(key) else {
+            return Added::Waits;
+        };
+        if whole.lines.len() < MAX_REMEMBERED_LINES
+            && let Some(begin) = &whole.begin
+        {
+            let complete = Complete {
+                lines: whole.digests().collect(),
+                begin: begin.client.identity.clone(),
+                since: Instant::now(),
+            };
+            self.complete.insert(key.clone(), complete);
+        }
+        Added::of(whole.into_whole())
     }
 
     /// When the first workflow times out.
@@ -227,30 +293,35 @@ impl Assemblies {
     pub(super) fn given_up(&mut self) -> Vec<GivenUp> {
         let now = Instant::now();
         let due = self.open.extract_if(|_, assembly| assembly.due() <= now);
-        let mut given_up: Vec<(Assembly, Incomplete)> = due
-            .map(|(_, assembly)| {
+        let mut given_up: Vec<(AssemblyKey, Assembly, Incomplete)> = due
+            .map(|(key, assembly)| {
                 let why = if assembly.touched + IDLE <= now {
                     Incomplete::Idle
                 } else {
                     Incomplete::Overdue
                 };
-                (assembly, why)
+                (key, assembly, why)
             })
             .collect();
         while self.is_crowded() {
-            let removed = self.next_to_go().and_then(|key| self.open.remove(&key));
-            let Some(assembly) = removed else { break };
-            given_up.push((assembly, Incomplete::Crowded));
+            let Some(key) = self.next_to_go() else { break };
+            let Some(assembly) = self.open.remove(&key) else {
+                break;
+            };
+            given_up.push((key, assembly, Incomplete::Crowded));
         }
         // If all lines have moved to another bridge meanwhile, that bridge answers.
         let is_ours = |assembly: &Assembly| assembly.held.iter().any(|held| held.is_current());
         given_up
             .into_iter()
-            .filter(|(assembly, _)| is_ours(assembly))
-            .filter_map(|(assembly, why)| {
+            .filter(|(_, assembly, _)| is_ours(assembly))
+            .filter_map(|(key, assembly, why)| {
+                if assembly.repeats(self.complete.get(&key)) != Repeats::Nothing {
+                    return Some(GivenUp::Copies(assembly.held));
+                }
                 let arrived = assembly.arrived();
                 let part = assembly.into_whole()?;
-                Some(GivenUp { part, why, arrived })
+                Some(GivenUp::Incomplete { part, why, arrived })
             })
             .collect()
     }
@@ -291,10 +362,11 @@ impl Assemblies {
         assembly.take()
     }
 
-    /// Abandons all workflows, so that their lines are redelivered.
-    pub(super) fn give_up(&mut self) {
-        let held = self.open.drain().flat_map(|(_, assembly)| assembly.held);
-        held.for_each(Held::give_up);
+    /// Removes all workflows, which are incomplete.
+    pub(super) fn give_up(&mut self) -> Vec<CompleteWorkflow> {
+        let open = self.open.drain();
+        open.filter_map(|(_, assembly)| assembly.into_whole())
+            .collect()
     }
 }
 
@@ -423,6 +495,38 @@ impl Assembly {
             (false, more) => {
                 format!("{count} {begin} beginExecution, seq {shown} and {more} more")
             }
+        }
+    }
+
+    /// The hashes of its lines.
+    fn digests(&self) -> impl Iterator<Item = Text> {
+        let begin = self.begin.as_ref();
+        let begin = begin.map(|begin| digest(&begin.client, &begin.workflow));
+        let lines = self.lines.iter().map(|line| line.digest.clone());
+        lines.chain(begin)
+    }
+
+    /// How it relates to a complete workflow.
+    fn repeats(&self, complete: Option<&Complete>) -> Repeats {
+        let Some(complete) = complete.filter(|complete| complete.since.elapsed() < LIFETIME) else {
+            return Repeats::Nothing;
+        };
+        // Another `beginExecution` line that names no execution begins a new one, whose requester waits for an answer.
+        let is_new =
+            |begin: &Job| begin.execution_id.is_none() && begin.client.identity != complete.begin;
+        if self.begin.as_deref().is_some_and(is_new) {
+            return Repeats::Nothing;
+        }
+        let mut own = HashSet::new();
+        for line in self.digests() {
+            if !complete.lines.contains(&line) {
+                return Repeats::Nothing;
+            }
+            own.insert(line);
+        }
+        match own.len() == complete.lines.len() {
+            true => Repeats::Everything,
+            false => Repeats::Part,
         }
     }
 
@@ -570,6 +674,7 @@ impl Assembly {
 impl Line {
     fn new(client: WorkflowClient, body: Bytes) -> Self {
         Self {
+            digest: digest(&client, &body),
             client,
             body,
             replaced: Vec::new(),
@@ -588,6 +693,13 @@ impl Line {
             self.client.identity == client.identity || self.replaced.contains(&client.identity);
         !is_known && self.body.trim_ascii() != body.trim_ascii()
     }
+}
+
+/// A hash of the `seq` and the text of a line, which its sender repeats when it sends the line again.
+fn digest(client: &WorkflowClient, line: &Bytes) -> Text {
+    let seq = client.seq.map(i64::to_be_bytes);
+    let seq = seq.as_ref().map_or(&b""[..], |seq| &seq[..]);
+    identity([seq, line.trim_ascii()])
 }
 
 #[cfg(test)]
@@ -610,6 +722,7 @@ mod tests {
             correlation: None,
             deadline: None,
             seq: Some(seq),
+            has_bad_seq: false,
             trace: Vec::new(),
             headers: Vec::new(),
         }

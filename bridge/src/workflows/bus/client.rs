@@ -38,6 +38,8 @@ pub(super) struct WorkflowClient {
     pub(super) deadline: Option<SystemTime>,
     /// The number of a line in its workflow.
     pub(super) seq: Option<i64>,
+    /// Whether it has a `seq` that is not a number.
+    pub(super) has_bad_seq: bool,
     /// The trace context of the event.
     pub(super) trace: Vec<(&'static str, Text)>,
     /// The headers of the request that its answers keep.
@@ -105,6 +107,9 @@ impl WorkflowClient {
             .into_iter()
             .filter_map(|name| Some((name, text(name)?)));
         let deadline = text(extension::EXPIRY_TIME);
+        let seq = number(extension::SEQ).or_else(|| seq_header(envelope));
+        let has_seq = event.attribute(extension::SEQ).is_some()
+            || header_of_line(envelope.message, extension::SEQ).is_some();
         let (reply_to, progress, address_refused) = match places(event, envelope) {
             Ok((reply_to, progress)) => (reply_to, progress, None),
             // A requester at the inbox of the message gets the reason, if the binding allows that address.
@@ -137,7 +142,8 @@ impl WorkflowClient {
                 .get(spring::CORRELATION_ID)
                 .cloned(),
             deadline: deadline.and_then(|text| crate::clock::parse(&text)),
-            seq: number(extension::SEQ).or_else(|| seq_header(envelope)),
+            seq,
+            has_bad_seq: has_seq && seq.is_none(),
             trace: trace.collect(),
             headers: envelope.headers.to_vec(),
         }

@@ -107,7 +107,7 @@ impl WorkflowBinding {
                 Ok(Started::New(execution)) => {
                     return self.run_through(agent, execution, client, early).await;
                 }
-                Ok(Started::Finished(record)) => return self.again(record).await,
+                Ok(Started::Finished(record)) => return self.again(record, early).await,
                 Ok(Started::Running(running)) => match self.wait_for(agent, running, early).await {
                     Some(outcome) => return outcome,
                     // It was abandoned. Nobody can begin it again before its claim ends by the clock of the bus.
@@ -200,7 +200,7 @@ impl WorkflowBinding {
             tracing::debug!(binding = %self.intake.name, "the bus is slow: some progress was not published");
         }
         match record {
-            Some(record) => written(record, events.load(Ordering::Relaxed)).await,
+            Some(record) => ended_with(record, events.load(Ordering::Relaxed), early).await,
             None if self.workflows.is_draining() => give_up(early).await,
             None => {
                 tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
@@ -235,7 +235,7 @@ impl WorkflowBinding {
         loop {
             tokio::select! {
                 biased;
-                record = &mut ended => return Some(self.again(record?).await),
+                record = &mut ended => return Some(self.again(record?, early).await),
                 // Any replica that gets the request again can wait for another one; only this one may know an execution
                 // of its own.
                 () = early.stop.cancelled(), if !is_here && early.is_redeliverable => return Some(Disposition::GivenUp),
@@ -248,26 +248,38 @@ impl WorkflowBinding {
     }
 
     /// The answer of an execution that has already ended.
-    async fn again(&self, record: Arc<Record>) -> Disposition {
+    async fn again(&self, record: Arc<Record>, early: StopSignals<'_>) -> Disposition {
         let before = match self.workflows.reports() {
             ProgressEvents::Operations => i32::try_from(record.reports())
                 .map_or(i32::MAX, |reports| reports.saturating_add(1)),
             ProgressEvents::Ends => 1,
         };
-        written(record, before).await
+        ended_with(record, before, early).await
     }
 }
 
 /// Leaves the request to other replicas. Waits until this bridge has stopped receiving, because it would get the
-/// request again.
+/// request again. A source that delivers nothing again does not bring it to another replica: the requester learns at
+/// once that it has to send it again.
 async fn give_up(early: StopSignals<'_>) -> Disposition {
-    early.stop.cancelled().await;
+    if early.is_redeliverable {
+        early.stop.cancelled().await;
+    }
     Disposition::GivenUp
 }
 
-/// The answer of an ended execution, after `seq` events. Results can be large, so they are not serialized on the
-/// threads that serve the bus.
-async fn written(record: Arc<Record>, seq: i32) -> Disposition {
+/// The answer of an ended execution, after `seq` events. If this bridge has stopped it, and its request is delivered
+/// again, the next reader runs it again. Results can be large, so they are not serialized on the threads that serve the
+/// bus.
+async fn ended_with(record: Arc<Record>, seq: i32, early: StopSignals<'_>) -> Disposition {
+    if early.is_redeliverable && record.may_run_again() {
+        tokio::select! {
+            biased;
+            // Its requester has cancelled it since then, so nobody runs it again.
+            () = early.cancel.cancelled() => {}
+            () = early.stop.cancelled() => return Disposition::GivenUp,
+        }
+    }
     let writing = tokio::task::spawn_blocking(move || WorkflowAnswer::ended(&record, seq));
     // The task does not panic, and a running blocking task is not cancelled.
     writing

@@ -1,10 +1,12 @@
 //! Refusals of the executor.
 
 use a2abus_executor::{Failure, FailureCode, Json};
-use a2abus_plugin::Text;
+use a2abus_models::a2e_workflow::Code;
 use a2abus_plugin::protocol::jsonrpc::code;
+use a2abus_plugin::{DecodeErrorKind, Family, Refused, Text};
 
 use crate::metrics;
+use crate::pipeline::intake::Refusal;
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -61,6 +63,33 @@ impl WorkflowRefusal {
             message,
             suggestion,
         )
+    }
+
+    /// The message, or the unit of its body, cannot be read.
+    pub(super) fn unread(refusal: &Refusal) -> Self {
+        let reason = refusal.reason();
+        let refused = refusal.unit().filter(|refused| is_workflow(refused));
+        let fault = refused.and_then(|refused| Some((refused, fault_of(refused)?)));
+        match fault {
+            Some((refused, fault)) => Self::line(refused, fault, reason.detail),
+            None => Self::message(reason.code, reason.detail),
+        }
+    }
+
+    /// A line of a workflow cannot be read. The error is the one that REST returns.
+    fn line(refused: &Refused, fault: Code, message: String) -> Self {
+        let before = refused.bytes.get(..refused.error.offset());
+        let lines = before.unwrap_or_default().split(|byte| *byte == b'\n');
+        let issue = Json::object([
+            ("severity", Json::from("error")),
+            ("code", fault.as_str().into()),
+            ("level", fault.level().as_str().into()),
+            ("message", message.as_str().into()),
+            ("operationId", Json::Null),
+            ("line", lines.count().into()),
+        ]);
+        let failure = Failure::new(FailureCode::Invalid(fault), message);
+        Self::failure(&failure.with("errors", vec![issue]))
     }
 
     /// The parameters of the request, or the request in the form of REST, cannot be read.
@@ -165,5 +194,23 @@ impl WorkflowRefusal {
             rpc_code,
             error: failure.to_value(),
         }
+    }
+}
+
+/// Whether a refused unit is a whole workflow.
+pub(super) fn is_workflow(refused: &Refused) -> bool {
+    let sender = refused.sender.as_ref();
+    sender.is_some_and(|sender| sender.family == Family::A2eWorkflow)
+}
+
+/// The code of a workflow with a line that cannot be read.
+fn fault_of(refused: &Refused) -> Option<Code> {
+    use DecodeErrorKind as K;
+    match refused.error.kind() {
+        K::NotJson | K::TooDeep => Some(Code::InvalidJson),
+        K::NotAnObject => Some(Code::NotAnObject),
+        K::Unknown | K::WrongFamily => Some(Code::UnknownMessageType),
+        K::TooLarge => Some(Code::WorkflowTooLarge),
+        _ => None,
     }
 }

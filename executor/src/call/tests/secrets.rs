@@ -68,6 +68,22 @@ fn url_encoded_lower(text: &str) -> String {
     lower
 }
 
+/// As in HTML, as most libraries write it.
+fn in_html(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
+}
+
+/// Every character as `&#xXX;`.
+fn in_html_by_number(text: &str) -> String {
+    text.chars()
+        .map(|c| format!("&#x{:x};", u32::from(c)))
+        .collect()
+}
+
 /// The forms of a secret that somebody could look for.
 fn searched(kind: CredentialKind, secret: &str) -> Vec<String> {
     let header = match kind {
@@ -85,6 +101,11 @@ fn searched(kind: CredentialKind, secret: &str) -> Vec<String> {
         forms.push(percent(&form));
         forms.push(escaped(&form));
         forms.push(in_json(&form));
+        forms.push(in_html(&form));
+        forms.push(in_html_by_number(&form));
+        let hexadecimal: String = form.bytes().map(|byte| format!("{byte:02x}")).collect();
+        forms.push(hexadecimal.to_uppercase());
+        forms.push(hexadecimal);
     }
     forms
 }

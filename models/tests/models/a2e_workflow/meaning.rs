@@ -9,7 +9,7 @@ use super::build::{
     CONDITION, WAIT, call, check, check_with, conditional, filter, flat, get, loop_over, merge,
     one, store, transform, with_header,
 };
-use super::policy;
+use super::{policy, report};
 
 #[test]
 fn variables_of_loops_are_reserved() {
@@ -65,6 +65,18 @@ fn variables_of_loops_are_reserved() {
         ("a", &parent),
     ];
     check(&flat(&nested, r#"["l"]"#), &[]);
+}
+
+#[test]
+fn issues_with_headers_name_the_header() {
+    let compressed = one(&with_header("Accept-Encoding", r#""gzip""#));
+    check(&compressed, &["invalid_field@a"]);
+    let unknown = one(&with_header("x-key", r#"{"credentialRef":{"id":"k"}}"#));
+    for (text, name) in [(compressed, "Accept-Encoding"), (unknown, "x-key")] {
+        let report = report(&text, "{}");
+        let message = &report.errors[0].message;
+        assert!(message.contains(name), "{message}");
+    }
 }
 
 #[test]
