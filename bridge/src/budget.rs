@@ -3,11 +3,13 @@
 //! One budget, in bytes, is charged for everything that a client can make large: heads and bodies of requests while
 //! they arrive and wait, calls that wait for answers, E2A records that are collected for one answer, and parts of
 //! answers that wait for their callers. One client may use at most half of it. Anything beyond that is refused with an
-//! error.
+//! error. Bodies that are still being received may use at most half of the budget, and those of one client a quarter:
+//! senders that do not finish must not take the memory of requests that are complete, and of answers.
 //!
 //! ```text
 //! Budget ── ClientBudget ── Charge: a number of bytes, released when it is dropped
-//!                       └─ Bytes with their charge, released when the last clone is dropped
+//!                       ├─ Bytes with their charge, released when the last clone is dropped
+//!                       └─ Arriving: how much of the charges is for a body that is being received
 //! ```
 
 use std::net::IpAddr;
@@ -15,8 +17,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prometheus::{IntCounter, IntGauge};
+use tracing::Level;
 
-use crate::shares::{Holder, Shares, client};
+use crate::log_limit::{LogLimit, LogLimits};
+use crate::shares::{Holder, Share, Shares, client};
 
 /// The bytes that all clients may use together.
 #[derive(Debug)]
@@ -25,7 +29,11 @@ pub struct Budget {
     held: IntGauge,
     max_bytes: i64,
     of_clients: Arc<Shares<IpAddr>>,
+    /// The part of the used bytes that is for bodies that are being received, of each client and of all.
+    arriving_of_clients: Arc<Shares<IpAddr>>,
+    arriving: Arc<Shares<()>>,
     refused: IntCounter,
+    lines: LogLimit,
 }
 
 /// The part of a [`Budget`] that one client may use. Cheap to clone: a clone changes only this client's reference
@@ -48,6 +56,16 @@ pub struct Charge {
     bytes: usize,
 }
 
+/// The bytes of one body that is being received. They are charged too.
+#[derive(Debug)]
+#[must_use = "dropping it means that the body is complete"]
+pub(crate) struct Arriving {
+    of: ClientBudget,
+    of_client: Option<Share<IpAddr>>,
+    of_all: Share<()>,
+    bytes: usize,
+}
+
 /// The budget, or the half of the client, is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the memory for requests and answers (calls.budget_bytes) is used up")]
@@ -67,12 +85,23 @@ const OVERHEAD: usize = 256;
 impl Budget {
     /// A budget of `max_bytes` bytes. `held` shows the used bytes, `refused` counts refusals.
     #[must_use]
-    pub fn new(max_bytes: usize, held: IntGauge, refused: IntCounter) -> Arc<Self> {
+    pub fn new(
+        max_bytes: usize,
+        held: IntGauge,
+        refused: IntCounter,
+        log: &LogLimits,
+    ) -> Arc<Self> {
         Arc::new(Self {
             held,
             max_bytes: signed(max_bytes),
             of_clients: Shares::new(max_bytes / 2),
+            arriving_of_clients: Shares::new(max_bytes / 4),
+            arriving: Shares::new(max_bytes / 2),
             refused,
+            lines: log.limit(
+                Level::WARN,
+                "more requests and answers were refused for lack of memory (calls.budget_bytes)",
+            ),
         })
     }
 
@@ -114,6 +143,26 @@ impl Budget {
     fn release(&self, bytes: usize) {
         self.held.sub(signed(bytes));
     }
+
+    /// Counts and logs that bytes of a client are refused.
+    fn refuse(&self, holder: Option<&Holder<IpAddr>>) -> BudgetExhausted {
+        self.refused.inc();
+        if let Some(suppressed) = self.lines.allow() {
+            let client = holder.map(|holder| holder.key().to_string());
+            let of_client = holder.map(|holder| self.of_clients.held_by(holder.key()));
+            let (held, arriving) = (self.held.get(), self.arriving.held_by(&()));
+            tracing::warn!(
+                client,
+                of_client,
+                held,
+                arriving,
+                limit = self.max_bytes,
+                suppressed,
+                "a request or an answer is refused: the memory for them (calls.budget_bytes), the half of one client, or the half for bodies that are being received is used up"
+            );
+        }
+        BudgetExhausted
+    }
 }
 
 fn signed(bytes: usize) -> i64 {
@@ -139,6 +188,35 @@ impl ClientBudget {
         let mut charge = self.nothing();
         charge.grow_anyway(bytes.len() + OVERHEAD);
         charge.carried_by(bytes)
+    }
+
+    /// A body that is being received, of which nothing counts so far.
+    pub(crate) fn arriving(&self) -> Arriving {
+        let Client { budget, holder } = &*self.0;
+        let of_client = holder.as_ref();
+        Arriving {
+            of_client: of_client.map(|holder| budget.arriving_of_clients.begin(holder.key())),
+            of_all: budget.arriving.begin(&()),
+            of: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    /// An error if bodies that are being received use so much that a slow one, which uses `own` bytes of it, must make
+    /// room. A body need not hurry if that would release nothing, or if it is the only one and leaves room for the
+    /// beginning of others.
+    ///
+    /// # Errors
+    /// [`BudgetExhausted`].
+    pub(crate) fn check_crowd(&self, own: usize) -> Result<(), BudgetExhausted> {
+        let Client { budget, holder } = &*self.0;
+        let (held, limit) = (budget.arriving.held_by(&()), budget.arriving.limit());
+        let is_alone = held <= own;
+        let most = if is_alone { limit / 4 * 3 } else { limit / 2 };
+        if own == 0 || held <= most {
+            return Ok(());
+        }
+        Err(budget.refuse(holder.as_deref()))
     }
 
     fn nothing(&self) -> Charge {
@@ -196,8 +274,7 @@ impl Charge {
         if let Some(holder) = holder.filter(|_| fits) {
             holder.release(bytes);
         }
-        budget.refused.inc();
-        Err(BudgetExhausted)
+        Err(budget.refuse(holder))
     }
 
     fn grow_anyway(&mut self, bytes: usize) {
@@ -235,6 +312,27 @@ impl Drop for Charge {
     }
 }
 
+// === impl Arriving ===
+
+impl Arriving {
+    /// Counts this many bytes of the body in all.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub(crate) fn count(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
+        let more = bytes.saturating_sub(self.bytes);
+        let of_client = self.of_client.as_mut();
+        let fits = of_client.is_none_or(|share| share.grow_large(more));
+        if fits && self.of_all.grow_large(more) {
+            self.bytes += more;
+            return Ok(());
+        }
+        // The request is refused, so what the client has grown by is released soon.
+        let Client { budget, holder } = &*self.of.0;
+        Err(budget.refuse(holder.as_deref()))
+    }
+}
+
 impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
@@ -248,7 +346,37 @@ mod tests {
     fn budget(max_bytes: usize) -> Arc<Budget> {
         let held = IntGauge::new("held", "Bytes.").unwrap();
         let refused = IntCounter::new("refused", "Refusals.").unwrap();
-        Budget::new(max_bytes, held, refused)
+        Budget::new(max_bytes, held, refused, &LogLimits::default())
+    }
+
+    #[test]
+    fn unfinished_bodies_leave_half_to_complete_requests_and_answers() {
+        let budget = budget(100_000);
+        let [one, two, three] =
+            [1, 2, 3].map(|last| budget.for_client(Some([192, 0, 2, last].into())));
+        let mut unfinished = Vec::new();
+        for client in [&one, &two] {
+            for _ in 0..5 {
+                let mut body = client.arriving();
+                body.count(1_000).unwrap();
+                body.count(5_000).unwrap();
+                unfinished.push(body);
+            }
+            assert_eq!(client.arriving().count(1), Err(BudgetExhausted));
+        }
+        assert_eq!(three.arriving().count(1), Err(BudgetExhausted));
+        assert_eq!(one.check_crowd(5_000), Err(BudgetExhausted));
+        three.check_crowd(0).unwrap();
+        drop(three.charge(40_000).unwrap());
+        unfinished.truncate(5);
+        one.check_crowd(5_000).unwrap();
+        // One large body is received if the others are small.
+        let mut large = three.arriving();
+        large.count(10_000).unwrap();
+        large.count(90_000).unwrap();
+        drop((large, unfinished));
+        assert_eq!(budget.arriving.held_by(&()), 0);
+        assert!(budget.arriving_of_clients.is_empty());
     }
 
     #[test]

@@ -109,7 +109,11 @@ impl<K: Eq + Hash> Holder<K> {
     /// Takes units. Returns `false`, and takes none, if that would exceed the limit.
     #[must_use]
     pub(crate) fn take(&self, units: usize) -> bool {
-        let limit = self.shares.limit.load(Ordering::Relaxed);
+        self.take_within(units, self.shares.limit.load(Ordering::Relaxed))
+    }
+
+    /// Takes units within another limit.
+    fn take_within(&self, units: usize, limit: usize) -> bool {
         let grown = |held: usize| held.checked_add(units).filter(|grown| *grown <= limit);
         let grown = (self.held).fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown);
         grown.is_ok()
@@ -130,6 +134,11 @@ impl<K: Eq + Hash> Holder<K> {
     /// Takes units, even beyond the limit.
     pub(crate) fn take_anyway(&self, units: usize) {
         self.held.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// The key.
+    pub(crate) fn key(&self) -> &K {
+        &self.key
     }
 
     /// Releases units that were taken.
@@ -164,6 +173,47 @@ impl<K: Eq + Hash> Share<K> {
             self.units += units;
         }
         has_room
+    }
+
+    /// Like [`Share::grow`], within another limit.
+    #[must_use]
+    pub(crate) fn grow_within(&mut self, units: usize, limit: usize) -> bool {
+        let has_room = self.holder.take_within(units, limit);
+        if has_room {
+            self.units += units;
+        }
+        has_room
+    }
+
+    /// Like [`Share::grow`], but the holder may exceed the limit if its other shares have at most half of it: otherwise
+    /// something that is larger could never get a share.
+    #[must_use]
+    pub(crate) fn grow_large(&mut self, units: usize) -> bool {
+        let limit = self.holder.shares.limit.load(Ordering::Relaxed);
+        let own = self.units;
+        let grown = |held: usize| {
+            let grown = held.checked_add(units);
+            grown.filter(|grown| *grown <= limit || held.saturating_sub(own) <= limit / 2)
+        };
+        let held = &self.holder.held;
+        let has_room = held
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown)
+            .is_ok();
+        if has_room {
+            self.units += units;
+        }
+        has_room
+    }
+
+    /// Changes the number of units, even beyond the limit.
+    pub(crate) fn set(&mut self, units: usize) {
+        match units.checked_sub(self.units) {
+            Some(more) => {
+                self.holder.take_anyway(more);
+                self.units = units;
+            }
+            None => self.shrink(self.units - units),
+        }
     }
 
     /// Releases units.
@@ -227,6 +277,19 @@ mod tests {
         assert!(shares.take(&"a").is_none());
         drop((second, third, other));
         assert!(shares.is_empty(), "holders without shares use no memory");
+    }
+
+    #[test]
+    fn a_large_share_fits_if_the_others_of_its_holder_are_small() {
+        let shares = Shares::new(10);
+        let (mut large, mut other) = (shares.begin(&"a"), shares.begin(&"a"));
+        assert!(other.grow(5));
+        assert!(large.grow_large(4) && large.grow_large(40));
+        assert!(!other.grow_large(1), "the large share takes all");
+        other.set(6);
+        assert!(!large.grow_large(1), "the other one takes more than half");
+        large.set(1);
+        assert_eq!(shares.held_by(&"a"), 7);
     }
 
     #[test]

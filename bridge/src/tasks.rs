@@ -15,6 +15,7 @@ pub(crate) mod fold;
 pub(crate) mod model;
 pub(crate) mod push;
 pub(crate) mod read;
+mod room;
 mod subscription;
 pub(crate) mod write;
 
@@ -37,14 +38,15 @@ pub(crate) use self::subscription::{Subscription, Update};
 use self::answer::failure_message;
 use self::fold::TaskFold;
 use self::model::{Message, State, Status};
+use self::room::Rooms;
 use crate::clock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
-use crate::shares::Shares;
+use crate::shares::{Share, Shares};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Entries, Following, LATEST, Lagged, Logs, Position, StateError, TASKS, UNATTENDED,
-    View,
+    ATTENDED, Entries, Fold as _, Following, LATEST, Lagged, Logs, Position, StateError, TASKS,
+    UNATTENDED, View,
 };
 
 /// The tasks of all agents.
@@ -54,6 +56,8 @@ pub(crate) struct Tasks {
     drivers: TaskTracker,
     /// The tasks whose calls this replica makes.
     calls: Arc<Shares<Text>>,
+    /// The memory that the unfinished tasks of each client take.
+    rooms: Rooms,
     /// Whether other replicas share the log.
     is_shared: bool,
     /// When the last outage of the log was seen.
@@ -137,6 +141,7 @@ impl Tasks {
 
     fn new(view: View<TaskFold>, is_shared: bool, log: &LogLimits, metrics: &Arc<Metrics>) -> Self {
         Self {
+            rooms: Rooms::new(view.memory_bytes()),
             view,
             drivers: TaskTracker::new(),
             calls: Shares::new(usize::MAX),
@@ -575,6 +580,7 @@ impl Tasks {
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             searches.tick().await;
+            self.rooms.count_all(self.sizes());
             let oldest = clock::milliseconds(clock::now())
                 .saturating_sub(clock::whole_milliseconds(longest));
             let is_orphan = |task: &Task| !task.status.state.is_at_rest() && task.changed < oldest;
@@ -686,6 +692,37 @@ impl Tasks {
         }
         let (name, bytes) = (TASKS.name, used);
         Err(StateError::Full { name, bytes, limit })
+    }
+
+    /// Room for a message of this many bytes that a client sends; `None` if the unfinished tasks of this client take its
+    /// whole share of the memory, which is larger for a message to an existing task. It is released if it is not kept.
+    pub(crate) fn room_for(
+        &self,
+        client: &Text,
+        bytes: usize,
+        is_continuation: bool,
+    ) -> Option<Share<Text>> {
+        // A record counts twice, see `TaskFold::apply`.
+        let wanted = (2 * bytes, is_continuation);
+        self.rooms.take(client, wanted, self.sizes())
+    }
+
+    /// Keeps the room of a message, which is now in its task, until the task ends.
+    pub(crate) fn keep_room(&self, id: &Text, room: Option<Share<Text>>) {
+        if let Some(room) = room {
+            self.rooms.keep(id, room, self.sizes());
+        }
+    }
+
+    /// What a task takes in the memory; `None` if it has ended or is not stored.
+    fn sizes(&self) -> impl Fn(&str) -> Option<usize> {
+        move |id| {
+            self.view.read(|tasks| {
+                let task = tasks.get(id);
+                let task = task.filter(|task| !task.status.state.is_terminal());
+                task.map(|task| TaskFold.size_bytes(task))
+            })
+        }
     }
 }
 

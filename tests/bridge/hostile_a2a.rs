@@ -172,6 +172,17 @@ async fn a_body_that_is_too_large_is_refused_with_and_without_a_length() {
 }
 
 #[tokio::test]
+async fn a_body_in_an_unknown_transfer_coding_is_refused() {
+    let front = Front::open_with(CONFIG).await;
+    let mut client = connect(&front).await;
+    let head = "POST /a2a HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip, chunked\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    let (status, body) = answer(client).await;
+    assert_eq!(status, StatusCode::NOT_IMPLEMENTED, "{body}");
+    is_served(&front).await;
+}
+
+#[tokio::test]
 async fn a_head_that_is_too_large_ends_the_connection() {
     let front = Front::open_with(CONFIG).await;
     for line in [

@@ -559,6 +559,10 @@ async fn only_the_web_pages_that_are_listed_may_call() {
         assert_eq!(response.status(), StatusCode::FORBIDDEN, "{origin}");
         assert_eq!(error(&response.text().await.unwrap()).1, -32600);
     }
+    let both = front.to("/rpc", to_weather("1", "echo"));
+    let both = both.header("origin", "https://app.example.com");
+    let both = both.header("origin", "https://evil.example.com").send();
+    assert_eq!(both.await.unwrap().status(), StatusCode::FORBIDDEN);
     let allowed = from("https://app.example.com").await.unwrap();
     assert_eq!(allowed.status(), StatusCode::OK);
     assert_eq!(

@@ -753,6 +753,59 @@ async fn a_message_that_would_make_its_task_too_large_is_refused() {
     assert_eq!(seen["params"]["message"], message("plain"));
 }
 
+/// A task that has not ended cannot be removed, also if it waits for its client.
+#[tokio::test]
+async fn the_unfinished_tasks_of_one_client_leave_memory_to_the_others() {
+    let config = format!("{CONFIG}state: {{ memory: 1MiB }}\n");
+    let bus = Bus::open_with(&config).await;
+    let client = |address: [u8; 4]| {
+        let client = reqwest::Client::builder().local_address(Some(address.into()));
+        client.build().unwrap()
+    };
+    let (one, other) = (client([127, 0, 0, 1]), client([127, 0, 0, 2]));
+    let send = |client: &reqwest::Client| {
+        let mut message = message("ask");
+        message["metadata"] = json!({ "large": "x".repeat(60 << 10) });
+        let url = format!("{}/a2a/agents/weather", bus.front.base);
+        let sent = client.post(url).header("content-type", "application/json");
+        sent.body(request("7", "message/send", json!({ "message": message })))
+            .send()
+    };
+    let mut tasks = Vec::new();
+    let refused = loop {
+        let response = send(&one).await.unwrap();
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        let task = whole(response).await;
+        assert_eq!(task["result"]["status"]["state"], "input-required");
+        tasks.push(task["result"]["id"].clone());
+        assert!(tasks.len() < 5, "{tasks:?}");
+    };
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let error = refused.json::<Value>().await.unwrap()["error"].take();
+    assert_eq!(error["data"]["reason"], "exhausted", "{error}");
+    let why = error["message"].as_str().unwrap();
+    assert!(
+        why.contains("this client") && why.contains("cancel"),
+        "{why}"
+    );
+    whole(send(&other).await.unwrap()).await;
+    // The client can still answer a task that waits for it.
+    let waiting = tasks.remove(0);
+    let mut answer = message("task");
+    answer["taskId"] = waiting.clone();
+    answer["metadata"] = json!({ "large": "x".repeat(30 << 10) });
+    let answered = bus.ask("message/send", json!({ "message": answer })).await;
+    assert_eq!(answered["result"]["id"], waiting, "{answered}");
+    // Once some have ended, there is room again.
+    for task in tasks {
+        bus.ask("tasks/cancel", json!({ "id": task })).await;
+    }
+    let again = async { while send(&one).await.unwrap().status() != StatusCode::OK {} };
+    timeout(SOON, again).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_stream_that_its_client_does_not_accept_is_refused_before_its_agent_gets_the_message() {
     let mut bus = Bus::open().await;
@@ -1146,6 +1199,10 @@ async fn a_task_is_cancelled_although_its_agent_does_not_confirm_it() {
     let cancelled = bus.ask("tasks/cancel", json!({ "id": task })).await;
     assert_eq!(bus.next_request().await["params"]["id"], "agents-deaf");
     assert_eq!(cancelled["result"]["status"]["state"], "canceled");
+    // The agent gets no cancel of the cancel.
+    bus.ask("message/send", user_message("plain")).await;
+    let seen = bus.next_request().await;
+    assert_eq!(seen["params"]["message"], message("plain"));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, ORIGIN};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, ORIGIN, TRANSFER_ENCODING};
 use axum::http::{Extensions, HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use axum::response::Response;
 use bytes::Bytes;
@@ -159,17 +159,16 @@ impl Door {
     /// `*` admits the host, the host may be a page's own DNS name for this address, so it does not count as this
     /// server.
     fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        let Some(origin) = headers.get(ORIGIN) else {
-            return true;
-        };
-        let is_own = || {
+        let is_own = |origin: &HeaderValue| {
             let (_, host) = origin.to_str().ok()?.split_once("://")?;
             let authority = hosts::authority(uri, headers).ok()??;
             Some(
                 host.eq_ignore_ascii_case(authority.as_str()) && self.hosts.names(authority.host()),
             )
         };
-        self.allowed_origins.contains(origin) || is_own().unwrap_or(false)
+        let mut origins = headers.get_all(ORIGIN).iter();
+        origins
+            .all(|origin| self.allowed_origins.contains(origin) || is_own(origin).unwrap_or(false))
     }
 
     /// Checks that a request may change something: it does not come from a page of another site, and the bridge is not
@@ -224,6 +223,12 @@ impl Door {
             let failure = Failure::new(Reason::ContentType, message);
             return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, failure));
         }
+        let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+        if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+            let message = "the only Transfer-Encoding that is supported is chunked";
+            let failure = Failure::new(Reason::ContentType, message);
+            return Err((StatusCode::NOT_IMPLEMENTED, failure));
+        }
         let limit = self.largest_body();
         let read = body::read(headers, body, limit, self.body_timeout, budget).await;
         read.map_err(|error| self.unread(error, headers))
@@ -271,7 +276,7 @@ impl Door {
                 tracing::warn!(what, %error, suppressed, "a request is refused: the memory of this state is full (state.memory), and none of it can be removed");
             }
             let message = format!(
-                "no more {what} can be stored, because the memory is full and none can be removed: try again later"
+                "no more {what} can be stored, because the memory for them is full and none can be removed: try again later, when some have ended (the operator can raise state.memory)"
             );
             return Failure::new(Reason::Exhausted, message);
         }

@@ -301,8 +301,9 @@ fn read_head(
         door.check_running()?;
     }
     let is_binary_event = negotiate::is_binary_event(&head.headers);
+    let is_json = negotiate::is_json_body(&head.headers) || negotiate::is_lines_body(&head.headers);
     // The data of an event may have any type.
-    if !negotiate::is_json_body(&head.headers) && !is_binary_event {
+    if !is_json && !is_binary_event {
         return Err(unsupported_type(&head.headers));
     }
     let timeout = timeout_of(&head.headers)?;

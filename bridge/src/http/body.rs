@@ -1,6 +1,7 @@
 //! Reads a whole request body, within limits of size and time.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use http::header::EXPECT;
 use tokio::time::{Instant, timeout};
 
 use super::late;
-use crate::budget::{BudgetExhausted, Charge, ClientBudget};
+use crate::budget::{Arriving, BudgetExhausted, Charge, ClientBudget};
 
 /// Why there is no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) enum BodyError {
     Broken,
 }
 
+/// How long a body may take while the bodies that are being received use much of the budget.
+const HURRY: Duration = Duration::from_secs(1);
 /// How long the rest of an oversized body is read and discarded. A client that is still writing when its connection
 /// closes often does not see the answer.
 const DISCARD_TIME: Duration = Duration::from_secs(1);
@@ -49,7 +52,8 @@ pub(crate) async fn read(
     let read = if announced > limit_bytes {
         Err(BodyError::TooLarge)
     } else {
-        let mut collecting = pin!(collect(&mut stream, limit_bytes, budget));
+        let arrived = AtomicUsize::new(0);
+        let mut collecting = pin!(collect(&mut stream, limit_bytes, budget, &arrived));
         // Most bodies have arrived with their head, and need no timer.
         match poll!(collecting.as_mut()) {
             Poll::Ready(collected) => collected,
@@ -57,7 +61,7 @@ pub(crate) async fn read(
                 tokio::select! {
                     biased;
                     collected = collecting => collected,
-                    () = late::passed(Instant::now() + deadline) => Err(BodyError::TooSlow),
+                    error = out_of_time(deadline, budget, &arrived) => Err(error),
                 }
             }
         }
@@ -73,18 +77,54 @@ pub(crate) async fn read(
     read
 }
 
+/// Waits until a body may take no longer: until the deadline, or less while others need the memory.
+async fn out_of_time(
+    deadline: Duration,
+    budget: &ClientBudget,
+    arrived: &AtomicUsize,
+) -> BodyError {
+    let end = Instant::now() + deadline;
+    loop {
+        let next = end.min(Instant::now() + HURRY);
+        late::passed(next).await;
+        if next == end {
+            return BodyError::TooSlow;
+        }
+        if let Err(exhausted) = budget.check_crowd(arrived.load(Ordering::Relaxed)) {
+            return no_room(exhausted);
+        }
+    }
+}
+
+/// Receives the body. `arrived` is what counts for it meanwhile.
 async fn collect(
     stream: &mut BodyDataStream,
     limit_bytes: usize,
     budget: &ClientBudget,
+    arrived: &AtomicUsize,
 ) -> Result<Bytes, BodyError> {
     // Charged with the first chunk, which nearly always is the whole body.
     let mut charge: Option<Charge> = None;
+    // Counted only if the client has not sent the rest yet.
+    let mut arriving: Option<Arriving> = None;
     let mut first = Bytes::new();
     // A chunk may be a slice of a larger buffer, so several chunks are copied into one.
     let mut whole = BytesMut::new();
     let mut charged = 0;
-    while let Some(chunk) = stream.next().await {
+    loop {
+        let polled = poll!(stream.next());
+        let chunk = match polled {
+            Poll::Ready(chunk) => chunk,
+            Poll::Pending => {
+                if charged > 0 {
+                    let arriving = arriving.get_or_insert_with(|| budget.arriving());
+                    arriving.count(charged).map_err(no_room)?;
+                    arrived.store(charged, Ordering::Relaxed);
+                }
+                stream.next().await
+            }
+        };
+        let Some(chunk) = chunk else { break };
         let chunk = chunk.map_err(|_| BodyError::Broken)?;
         let length = first.len().max(whole.len()) + chunk.len();
         if length > limit_bytes {
@@ -134,6 +174,7 @@ async fn discard(stream: &mut BodyDataStream) {
 mod tests {
     use super::*;
     use crate::budget::Budget;
+    use crate::log_limit::LogLimits;
     use futures_util::stream;
     use std::convert::Infallible;
 
@@ -150,7 +191,7 @@ mod tests {
     fn budget(bytes: usize) -> ClientBudget {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        Budget::new(bytes, gauge, refused).for_client(None)
+        Budget::new(bytes, gauge, refused, &LogLimits::default()).for_client(None)
     }
 
     #[tokio::test]
@@ -163,6 +204,41 @@ mod tests {
         assert_eq!(refused, Err(BodyError::NoRoom));
         let small = read(&HeaderMap::new(), Body::from("x"), 8, TIME, &budget).await;
         assert_eq!(small, Ok(Bytes::from("x")), "the charge is released");
+    }
+
+    /// A body of which only the beginning arrives.
+    fn unfinished(bytes: usize) -> Body {
+        let begun = stream::iter([Ok::<_, Infallible>(Bytes::from(vec![b' '; bytes]))]);
+        Body::from_stream(begun.chain(stream::pending()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unfinished_bodies_do_not_use_the_memory_of_complete_ones() {
+        let (budget, headers) = (budget(64 << 10), HeaderMap::new());
+        let read = |body| read(&headers, body, 1 << 20, TIME, &budget);
+        let start = Instant::now();
+        let first = async {
+            let first = read(unfinished(20 << 10)).await;
+            (first, start.elapsed().as_secs())
+        };
+        let second = read(unfinished(20 << 10));
+        let small = async {
+            tokio::time::sleep(HURRY / 2).await;
+            read(unfinished(1 << 10)).await
+        };
+        let whole = read(Body::from(vec![b' '; 20 << 10]));
+        let (first, second, small, whole) = tokio::join!(first, second, small, whole);
+        assert_eq!(second, Err(BodyError::NoRoom));
+        assert_eq!(whole.map(|body| body.len()), Ok(20 << 10));
+        let hurried = (Err(BodyError::NoRoom), HURRY.as_secs());
+        assert_eq!(first, hurried, "it must hurry for the others");
+        assert_eq!(small, Err(BodyError::TooSlow));
+        // Alone, it may take its time.
+        let start = Instant::now();
+        assert_eq!(read(unfinished(20 << 10)).await, Err(BodyError::TooSlow));
+        assert_eq!(start.elapsed().as_secs(), TIME.as_secs());
+        // But it must leave room for the beginning of others.
+        assert_eq!(read(unfinished(30 << 10)).await, Err(BodyError::NoRoom));
     }
 
     async fn check(body: Body, expected: Result<&'static str, BodyError>) {

@@ -328,6 +328,9 @@ impl ConnectionMonitor {
                     }
                 }
                 () = self.guard.room_requested() => {
+                    if self.streams.receiving_for().is_some() {
+                        return End::Now("made_room");
+                    }
                     if self.streams.idle_for().is_none() {
                         continue;
                     }

@@ -138,15 +138,24 @@ fn allows(ranges: &[Range<'_>], main: &str, sub: &str) -> bool {
 
 /// Whether the headers declare the body as JSON. Without a `Content-Type` it may be JSON. Source: docs/design.md §7.1.
 pub(crate) fn is_json_body(headers: &HeaderMap) -> bool {
-    let Some(value) = headers.get(CONTENT_TYPE) else {
-        return true;
-    };
-    let media_type = value
-        .to_str()
-        .ok()
-        .and_then(|value| value.split(';').next());
-    let named = media_type.and_then(|media_type| media_type.trim().split_once('/'));
-    named.is_some_and(|(main, sub)| is_json_type(main, sub))
+    let is_json = |(main, sub)| is_json_type(main, sub);
+    !headers.contains_key(CONTENT_TYPE) || media_type(headers).is_some_and(is_json)
+}
+
+/// Whether the headers declare the body as lines of JSON, such as those of a workflow. Source:
+/// docs/protocols/detection.md §1.
+pub(crate) fn is_lines_body(headers: &HeaderMap) -> bool {
+    const LINES: [&str; 4] = ["x-ndjson", "ndjson", "jsonl", "x-jsonlines"];
+    media_type(headers).is_some_and(|(main, sub)| {
+        let is_sub = |known: &&str| sub.eq_ignore_ascii_case(known);
+        main.eq_ignore_ascii_case("application") && LINES.iter().any(is_sub)
+    })
+}
+
+/// The two parts of the `Content-Type`.
+fn media_type(headers: &HeaderMap) -> Option<(&str, &str)> {
+    let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    value.split(';').next()?.trim().split_once('/')
 }
 
 /// Whether the head is that of a CloudEvent in binary mode, and not in structured mode. Source: CloudEvents 1.0.2, HTTP
@@ -279,6 +288,9 @@ mod tests {
         check("application/vnd.x+json", true);
         check("text/plain", false);
         check("application/x-ndjson", false);
+        let ndjson = headers("content-type", "Application/X-NDJSON; charset=utf-8");
+        assert!(is_lines_body(&ndjson));
+        assert!(!is_lines_body(&headers("content-type", "application/json")));
         check("text/json-rpc", false);
         check("json", false);
         check("", false);

@@ -1,7 +1,7 @@
 //! Which connection is closed when the limit is reached and another client waits?
 //!
 //! The connection that has been idle for the longest time. Clients can reconnect, and idle connections must not keep
-//! out active clients.
+//! out active clients. If none is idle, the one that has waited for the rest of a slow request for the longest time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,23 +80,26 @@ impl OpenConnections {
     /// Asks one connection, unless another one was asked recently and has not closed yet.
     fn ask_longest_idle(&self) {
         let mut table = self.table();
-        let mut longest: Option<(Duration, &mut OpenConnection)> = None;
+        // An idle connection comes before one with a slow request.
+        let mut longest: Option<((bool, Duration), &mut OpenConnection)> = None;
         for connection in table.connections.values_mut() {
-            match connection.streams.idle_for() {
-                None => connection.asked_at = None,
-                Some(_)
-                    if connection
-                        .asked_at
-                        .is_some_and(|at| at.elapsed() < CLOSE_TIMEOUT) =>
-                {
-                    return;
-                }
-                Some(idle) if idle < MIN_IDLE => {}
-                Some(idle) => {
-                    if longest.as_ref().is_none_or(|(than, _)| idle > *than) {
-                        longest = Some((idle, connection));
-                    }
-                }
+            let streams = &connection.streams;
+            let idle = streams.idle_for().map(|time| (true, time));
+            let spare = idle.or_else(|| Some((false, streams.receiving_for()?)));
+            let Some((is_idle, time)) = spare else {
+                connection.asked_at = None;
+                continue;
+            };
+            let asked = connection.asked_at;
+            if asked.is_some_and(|at| at.elapsed() < CLOSE_TIMEOUT) {
+                return;
+            }
+            let is_spare = !is_idle || time >= MIN_IDLE;
+            let is_longer = longest
+                .as_ref()
+                .is_none_or(|(than, _)| (is_idle, time) > *than);
+            if is_spare && is_longer {
+                longest = Some(((is_idle, time), connection));
             }
         }
         if let Some((_, connection)) = longest {

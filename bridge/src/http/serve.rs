@@ -456,6 +456,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_with_an_unfinished_body_makes_room_for_a_request() {
+        let router = Router::new()
+            .route("/", get(|| async { "served" }))
+            .route("/read", post(|body: String| async { body }));
+        let bounds = ConnectionBounds {
+            header_timeout: Duration::from_secs(600),
+            idle_timeout: Duration::from_secs(600),
+            max_connections: 1,
+            ..BOUNDS
+        };
+        let server = start(router, bounds).await;
+        let request = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbo";
+        let mut unfinished = send(&server, request).await;
+        let mut new = send(&server, GET).await;
+        assert!(read_head(&mut new).await.starts_with("HTTP/1.1 200"));
+        // The rest of the body has not been read, so this may be a reset.
+        let mut rest = Vec::new();
+        let _ = timeout(SOON, unfinished.read_to_end(&mut rest))
+            .await
+            .unwrap();
+        assert_eq!(rest, b"");
+    }
+
+    #[tokio::test]
     async fn shutdown_finishes_requests_in_progress_and_accepts_no_more() {
         let (begin, mut begun) = mpsc::channel(1);
         let slow = move || async move {

@@ -142,6 +142,7 @@ fn frame(body: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_limit::LogLimits;
     use axum::body::to_bytes;
     use proptest::prelude::*;
     use std::pin::pin;
@@ -149,7 +150,7 @@ mod tests {
     fn budget() -> ClientBudget {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        crate::budget::Budget::new(1 << 20, gauge, refused).for_client(None)
+        crate::budget::Budget::new(1 << 20, gauge, refused, &LogLimits::default()).for_client(None)
     }
 
     /// The data of each event of a stream, read as the specification says.

@@ -103,6 +103,7 @@ impl Tasks {
             // The caller may be gone.
             let _ = sender.send(Ok(begun.await));
             let driven = tasks.driven(&mut message, &mut answer, first).await;
+            tasks.rooms.count(&message.id, tasks.sizes());
             tasks.log_lost(&message.id, driven);
             if let Some(why) = message.refused {
                 // The caller may be gone.

@@ -421,6 +421,11 @@ fn object_of(raw: Option<&RawValue>) -> Option<Raw> {
 /// Reads the result of an agent's answer.
 pub(crate) fn result(json: &RawValue) -> AnswerPart {
     let plain = || AnswerPart::Plain(json.to_owned());
+    if json.get() == "null" {
+        // Clients of A2A 1.0 cannot read a data part that is `null`.
+        let empty = RawValue::from_string("{}".to_owned());
+        return empty.map_or_else(|_| plain(), AnswerPart::Plain);
+    }
     if !is_object(json) {
         return plain();
     }

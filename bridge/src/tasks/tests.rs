@@ -262,3 +262,13 @@ fn the_text_of_an_e2a_record_is_a_text_part() {
         assert_eq!(text, expected, "{json}");
     }
 }
+
+/// Clients of A2A 1.0 cannot read a data part that is `null`.
+#[test]
+fn a_result_that_is_null_becomes_an_empty_data_part() {
+    let null: model::Raw = serde_json::from_str("null").unwrap();
+    let read::AnswerPart::Plain(json) = read::result(&null) else {
+        panic!("it is no A2A");
+    };
+    assert_eq!(json.get(), "{}");
+}

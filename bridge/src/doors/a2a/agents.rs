@@ -1,7 +1,6 @@
 //! Announcing, removing and watching agents over HTTP.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -29,6 +28,7 @@ use crate::http::respond::{json_response, no_content, refusal};
 use crate::http::sse::{Frame, charged_response};
 use crate::metrics::HttpPath;
 use crate::object;
+use crate::registry::card::MIN_LEASE;
 use crate::registry::request::Params;
 use crate::registry::{Agents, Announcement, AnnouncementError, RequestOrigin};
 
@@ -187,8 +187,8 @@ impl Announced {
         let lease = lease.transpose();
         let lease =
             lease.map_err(|_| bad_request(&"lease must be a duration such as 90s, 10m or 24h"))?;
-        if lease == Some(Duration::ZERO) {
-            return Err(bad_request(&"lease must be longer than 0"));
+        if lease.is_some_and(|lease| lease < MIN_LEASE) {
+            return Err(bad_request(&"lease must be at least 1s"));
         }
         let params = Params::of(self.org_id, self.unit_id, name);
         let claim = params.claim(RequestOrigin::default()).map_err(refusal_of)?;

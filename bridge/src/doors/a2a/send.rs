@@ -9,7 +9,6 @@ use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
 use a2abus_plugin::{EventId, Hint, Text, Unit, decode};
 use bytes::Bytes;
-use futures_util::FutureExt as _;
 use scopeguard::ScopeGuard;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -21,12 +20,12 @@ use super::follow::{OwnAnswer, until_drained};
 use super::method::Method;
 use super::push::Checked;
 use super::work::{A2aRequest, Reply, not_found, of_call};
-use crate::calls::failure::{Failure, POINTER, Reason};
+use crate::calls::failure::{Failure, POINTER, Reason, SOON};
 use crate::calls::{Answer, CallError};
 use crate::doors::door::{self, Door};
 use crate::doors::rpc::common::{CallOptions, TimeoutLimits};
 use crate::object::Object;
-use crate::shares::Share;
+use crate::shares::{Share, client_of};
 use crate::state::{ATTENDED, STORED, StateError};
 use crate::tasks::model::{Content, Message, new_id};
 use crate::tasks::read::{self, AnswerPart, BadMessage, Sender};
@@ -76,8 +75,15 @@ struct CheckedMessage<'a> {
     outbound: Outbound,
     configuration: Configuration<'a>,
     webhook: Option<Checked>,
-    /// For the task that it creates.
-    room: Option<Share<Text>>,
+    room: Room,
+}
+
+/// What a message reserves for its task.
+struct Room {
+    /// In its context, until the task exists.
+    in_context: Option<Share<Text>>,
+    /// In the memory for tasks, until the task has ended.
+    in_memory: Option<Share<Text>>,
 }
 
 /// The first part of an answer.
@@ -168,7 +174,7 @@ impl A2aRequest<'_> {
             outbound,
             configuration,
             webhook,
-            room,
+            mut room,
         } = checked;
         let streams = self.parsed.method == Method::Stream;
         let at_once = configuration.is_at_once();
@@ -181,7 +187,7 @@ impl A2aRequest<'_> {
         if !streams && !at_once && !outbound.is_continuation {
             let part;
             let started = (agent, &outbound, &webhook);
-            (answer, part) = self.awaited(started, answer, until).await;
+            ((answer, room), part) = self.awaited(started, (answer, room), until).await;
             first = match part? {
                 FirstPart::Reply(reply) => return Ok(reply),
                 FirstPart::OfTask(update, last) => Some((update, last)),
@@ -241,10 +247,10 @@ impl A2aRequest<'_> {
     }
 
     /// What to do once the task has the message: stores the webhook, and subscribes if the caller follows the task. Until
-    /// then the task needs its reserved room.
+    /// then the task needs its reserved room in its context.
     fn begun(
         &self,
-        (id, room): (&Text, Option<Share<Text>>),
+        (id, room): (&Text, Room),
         webhook: Option<Checked>,
         streams: bool,
     ) -> impl Future<Output = (Result<(), Failure>, Option<(Task, Subscription)>)> + Send + use<>
@@ -252,7 +258,8 @@ impl A2aRequest<'_> {
         let registering = self.webhook_of_task(id, webhook);
         let (tasks, id) = (Arc::clone(&self.a2a.settings.tasks), id.clone());
         async move {
-            drop(room);
+            drop(room.in_context);
+            tasks.keep_room(&id, room.in_memory);
             let registered = registering.await;
             let subscribed = streams.then(|| tasks.follow(&id, None));
             (registered, subscribed.flatten())
@@ -283,7 +290,7 @@ impl A2aRequest<'_> {
     /// Reserves a task within the limit of the message's context, until the message has created a task. Tasks that wait
     /// for the client do not count. A message for an existing task is accepted even if that exceeds the limit, as long
     /// as the task has room for it. If the message creates a task at once, the log of tasks must answer and have room.
-    fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Option<Share<Text>>, Failure> {
+    fn room_in(&self, outbound: &Outbound, at_once: bool) -> Result<Room, Failure> {
         let tasks = &self.a2a.settings.tasks;
         let can_be_stored = match (at_once, outbound.is_continuation) {
             (true, false) => tasks.check_new(&outbound.task),
@@ -297,14 +304,46 @@ impl A2aRequest<'_> {
         }
         // The task of a resumed request counts already, if the first replica has created it.
         let exists = self.common.is_resumed && tasks.get(&outbound.task).is_some();
-        if outbound.is_continuation || exists {
-            return Ok(None);
-        }
+        let begins = !outbound.is_continuation && !exists;
+        let in_context = begins.then(|| self.room_in_context(&outbound.context));
+        let in_context = in_context.transpose()?;
+        let in_memory =
+            (!self.common.is_resumed).then(|| self.room_in_memory(outbound.is_continuation));
+        let in_memory = in_memory.transpose()?;
+        Ok(Room {
+            in_context,
+            in_memory,
+        })
+    }
+
+    fn room_in_context(&self, context: &Text) -> Result<Share<Text>, Failure> {
         let settings = &self.a2a.settings;
-        let context = &outbound.context;
         let active = settings.tasks.active_in(context);
         let metrics = &self.a2a.door.metrics;
-        settings.at_a_time.task(context, active, metrics).map(Some)
+        settings.at_a_time.task(context, active, metrics)
+    }
+
+    /// Reserves memory within the limit of the client. A task that has not ended cannot be removed, so without this limit
+    /// one client could take the room of all others. A message for an existing task may use more, because it may end this
+    /// task. A message that creates no task releases it with the answer.
+    fn room_in_memory(&self, is_continuation: bool) -> Result<Share<Text>, Failure> {
+        let (tasks, door) = (&self.a2a.settings.tasks, &self.a2a.door);
+        let (client, bytes) = (client_of(&self.common.caller), self.parsed.bytes.len());
+        if let Some(room) = tasks.room_for(&client, bytes, is_continuation) {
+            return Ok(room);
+        }
+        door.metrics.budget_refused.inc();
+        let part = match is_continuation {
+            true => "three quarters",
+            false => "half",
+        };
+        if let Some(suppressed) = door.state_lines.full.allow() {
+            tracing::warn!(%client, bytes, suppressed, "a message is refused: the unfinished tasks of this client take {part} of the memory for tasks (state.memory)");
+        }
+        let message = format!(
+            "the unfinished tasks of this client take {part} of the memory for tasks, which is the limit for one client (state.memory): wait until some of them end, or cancel them"
+        );
+        Err(Failure::new(Reason::Exhausted, message).detail("retryAfterSeconds", SOON))
     }
 
     /// Checks that a task has room for another message of its client.
@@ -329,23 +368,18 @@ impl A2aRequest<'_> {
     async fn awaited(
         &self,
         (agent, outbound, webhook): (&Text, &Outbound, &Option<Checked>),
-        answer: Box<Answer>,
+        waiting: (Box<Answer>, Room),
         until: Instant,
-    ) -> (Box<Answer>, Result<FirstPart, Failure>) {
-        let on_drop = |answer: Box<Answer>| {
-            let task = outbound.task.clone();
-            let registering = self.webhook_of_task(&task, webhook.clone());
-            let beginning = (task, self.beginning(agent, outbound, &answer));
-            let begun = registering.map(drop);
-            drop(
-                self.a2a
-                    .settings
-                    .tasks
-                    .begin(beginning, answer, None, begun),
-            );
+    ) -> ((Box<Answer>, Room), Result<FirstPart, Failure>) {
+        let on_drop = |(answer, room): (Box<Answer>, Room)| {
+            let id = outbound.task.clone();
+            let beginning = self.beginning(agent, outbound, &answer);
+            let begun = self.begun((&id, room), webhook.clone(), false);
+            let tasks = &self.a2a.settings.tasks;
+            drop(tasks.begin((id, beginning), answer, None, begun));
         };
-        let mut waiting = scopeguard::guard(answer, on_drop);
-        let first = self.first(&mut waiting, &outbound.context, until).await;
+        let mut waiting = scopeguard::guard(waiting, on_drop);
+        let first = self.first(&mut waiting.0, &outbound.context, until).await;
         (ScopeGuard::into_inner(waiting), first)
     }
 

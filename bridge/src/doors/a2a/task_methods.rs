@@ -343,9 +343,10 @@ impl Cancel {
             conversation: Some(&self.context),
             ..CallOptions::default()
         };
-        let Ok(mut answer) = self.common.call(request, None, options).await else {
+        let Ok(answer) = self.common.call(request, None, options).await else {
             return Cancelled::Yes(None);
         };
+        let mut answer = answer.without_cancel();
         let part = tokio::select! {
             part = answer.next() => part,
             _ = self.a2a.settings.tasks.at_end(&self.id) => {

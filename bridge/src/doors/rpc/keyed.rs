@@ -750,12 +750,13 @@ fn mark_as_replay(headers: &mut HeaderMap) {
 mod tests {
     use super::*;
     use crate::budget::Budget;
+    use crate::log_limit::LogLimits;
 
     /// A body of ten pieces, and its collector.
     fn collected(max_bytes: usize) -> (CollectedBody, Body, Vec<Bytes>) {
         let gauge = prometheus::IntGauge::new("held", "Bytes.").unwrap();
         let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
-        let budget = Budget::new(1 << 20, gauge, refused).for_client(None);
+        let budget = Budget::new(1 << 20, gauge, refused, &LogLimits::default()).for_client(None);
         let pieces: Vec<Bytes> = (0..10).map(|n| Bytes::from(format!("piece {n}"))).collect();
         let whole = pieces.clone().into_iter().map(BodyChunk::Ok);
         let body = Body::from_stream(stream::iter(whole));
