@@ -25,6 +25,8 @@ mod health;
 mod herald;
 mod lifecycle;
 mod link;
+mod log_level;
+mod made_tasks;
 mod members;
 mod passing;
 mod plain;

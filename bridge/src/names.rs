@@ -58,7 +58,7 @@ pub(crate) const DOOR_HEADERS: [&str; 13] = [
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Text);
 
-/// A string condition of a route: an exact value, or a glob if it contains `*`, `?` or `[...]`.
+/// A string condition of a route: an exact value, or a glob if it contains `*`, `?`, `[...]` or `{a,b}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern(Text);
 
@@ -195,8 +195,14 @@ impl Pattern {
     /// Whether the text is a glob.
     #[must_use]
     pub fn is_glob(&self) -> bool {
-        let class = self.0.split_once('[');
-        self.0.contains(['*', '?']) || class.is_some_and(|(_, after)| after.contains(']'))
+        let after = |first: char| self.0.split_once(first).map(|(_, after)| after);
+        let is_choice = |after: &str| {
+            let comma = after.split_once(',');
+            comma.is_some_and(|(_, after)| after.contains('}'))
+        };
+        self.0.contains(['*', '?'])
+            || after('[').is_some_and(|after| after.contains(']'))
+            || after('{').is_some_and(is_choice)
     }
 
     /// Whether a topic can match. A glob can if it has nothing outside its wildcards that a topic cannot have, such as

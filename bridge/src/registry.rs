@@ -24,6 +24,7 @@ pub(crate) mod request;
 mod turns;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,12 +65,25 @@ pub(crate) struct Registry {
     pub(crate) queries: AgentQueries,
     /// The state of attached servers. Locked while the list of agents is rebuilt and published.
     attached: Mutex<AttachedServers>,
+    rebuilds: Rebuilds,
+}
+
+/// The rebuilds of the list of agents that announcements cause. The cost of each grows with the number of agents, so
+/// they may take only a part of the time: changes that come in the meantime share the next one.
+#[derive(Debug)]
+struct Rebuilds {
+    /// How many have begun.
+    begun: AtomicU64,
+    /// When the next one may begin. Locked while a rebuild waits for this, and while it lasts.
+    next: tokio::sync::Mutex<Instant>,
 }
 
 /// How long a starting bridge waits for the announcements in the log.
 const FIRST_READ: Duration = Duration::from_secs(5);
 /// How often announcements whose lease expired long ago are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
+/// How long the pause after a rebuild is, as a multiple of the rebuild.
+const PAUSE: u32 = 1;
 
 /// The state of attached servers, by agent.
 #[derive(Debug, Default)]
@@ -110,6 +124,7 @@ impl Registry {
                 metrics: Arc::clone(metrics),
                 writing: Turns::default(),
                 next_expiry: Mutex::new(None),
+                left_out: Mutex::default(),
                 log: RegistryLogs {
                     refused: log.limit(Level::WARN, "more announcements were refused"),
                     changed: log.limit(Level::INFO, "more agents were announced or removed"),
@@ -125,6 +140,7 @@ impl Registry {
             changes: TaskTracker::new(),
             queries: AgentQueries::new(config.calls.enabled.then(|| Arc::clone(calls))),
             attached: Mutex::default(),
+            rebuilds: Rebuilds::new(),
         }))
     }
 
@@ -247,12 +263,13 @@ impl Registry {
         let done = match registered {
             Ok(name) => match announcements.live(name.as_str()) {
                 Some(announced) => Ok((name.text().clone(), announced)),
-                None => Err(AnnouncementError::Unknown(name.text().clone())),
+                None => Err(AnnouncementError::Lapsed(name.text().clone())),
             },
             Err(refused) => Err(refused),
         };
         let agent = done.as_ref().ok().map(|(name, _)| name.as_str());
-        self.done(claim, agent, done.as_ref().err(), RegistryEvent::Registered);
+        self.done(claim, agent, done.as_ref().err(), RegistryEvent::Registered)
+            .await;
         done
     }
 
@@ -270,7 +287,9 @@ impl Registry {
             let announcements = announcements.ok_or(AnnouncementError::Disabled)?;
             let renewed = announcements.renew(&claim).await;
             let (agent, refused) = (claim.agent.as_deref(), renewed.as_ref().err());
-            registry.done(&claim, agent, refused, RegistryEvent::Renewed);
+            registry
+                .done(&claim, agent, refused, RegistryEvent::Renewed)
+                .await;
             renewed
         };
         self.to_the_end(change).await
@@ -289,11 +308,24 @@ impl Registry {
             let announcements = registry.announced.as_ref();
             let announcements = announcements.ok_or(AnnouncementError::Disabled)?;
             let removed = announcements.remove(&claim).await;
+            let removed = removed.map_err(|refused| registry.unless_listed(refused));
             let (agent, refused) = (claim.agent.as_deref(), removed.as_ref().err());
-            registry.done(&claim, agent, refused, RegistryEvent::Removed);
+            registry
+                .done(&claim, agent, refused, RegistryEvent::Removed)
+                .await;
             removed
         };
         self.to_the_end(change).await
+    }
+
+    /// The error for an agent that has not announced itself, but is in the configuration.
+    fn unless_listed(&self, refused: AnnouncementError) -> AnnouncementError {
+        match refused {
+            AnnouncementError::Unknown(agent) if self.listed.load().agents.contains_key(&agent) => {
+                AnnouncementError::Listed(agent)
+            }
+            other => other,
+        }
     }
 
     /// Makes a change, also if its caller disconnects: a record that was written may have to be corrected.
@@ -320,7 +352,7 @@ impl Registry {
     }
 
     /// Applies a change to this replica before the request is answered, and counts it.
-    fn done(
+    async fn done(
         &self,
         claim: &Announcement,
         agent: Option<&str>,
@@ -334,16 +366,19 @@ impl Registry {
             return announcements.refused(claim, event, why);
         }
         announcements.metrics.registry(event);
-        let entry = agent.and_then(|agent| announcements.live(agent));
-        let now = self.now();
-        let known = agent.and_then(|agent| now.agents.get(agent));
-        let is_visible = match (&entry, known) {
-            (Some(entry), Some(known)) => known.card.is_none() || known.is_of(entry),
-            (None, known) => known.is_none_or(|known| known.card.is_none()),
-            (Some(_), None) => false,
+        let is_visible = {
+            let entry = agent.and_then(|agent| announcements.live(agent));
+            // A rebuild in progress may make it visible.
+            let now = self.built();
+            let known = agent.and_then(|agent| now.agents.get(agent));
+            match (&entry, known) {
+                (Some(entry), Some(known)) => known.card.is_none() || known.is_of(entry),
+                (None, known) => known.is_none_or(|known| known.card.is_none()),
+                (Some(_), None) => false,
+            }
         };
         if !is_visible {
-            self.refresh();
+            self.refresh_soon().await;
         }
     }
 
@@ -384,7 +419,7 @@ impl Registry {
 
     /// Follows the log until it ends (`None`) or records were missed.
     async fn follow(&self, announcements: &Announcements, mut records: Following) -> Option<()> {
-        self.refresh();
+        self.refresh_soon().await;
         loop {
             // `register` also refreshes, possibly before its record arrives here.
             let expiry = *announcements.next_expiry();
@@ -393,21 +428,44 @@ impl Registry {
                     Err(Lagged) => return Some(()),
                     Ok(None) => return None,
                     Ok(Some(record)) => {
-                        let mut has_changed = announcements.noticed(&self.now(), &record);
+                        let mut has_changed = announcements.noticed(&self.built(), &record);
                         // Records that arrived together are one change.
                         while let Some(record) = records.now() {
-                            has_changed |= announcements.noticed(&self.now(), &record);
+                            has_changed |= announcements.noticed(&self.built(), &record);
                         }
                         if has_changed {
-                            self.refresh();
+                            self.refresh_soon().await;
                         }
                     }
                 },
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
-                    self.refresh();
+                    self.refresh_soon().await;
                 }
             }
         }
+    }
+
+    /// The current agents, once no rebuild is in progress: the next one sees all records that are applied now.
+    fn built(&self) -> Arc<Agents> {
+        let _attached = lock(&self.attached);
+        self.now()
+    }
+
+    /// Waits for a rebuild that begins from now on, so that all records that are applied now have their effect.
+    async fn refresh_soon(&self) {
+        let rebuilds = &self.rebuilds;
+        let before = rebuilds.begun.load(Ordering::Relaxed);
+        let mut next = rebuilds.next.lock().await;
+        if rebuilds.begun.load(Ordering::Relaxed) != before {
+            // Another task has made it.
+            return;
+        }
+        sleep_until(*next).await;
+        rebuilds.begun.fetch_add(1, Ordering::Relaxed);
+        let begin = Instant::now();
+        self.refresh();
+        let end = Instant::now();
+        *next = end + (end - begin) * PAUSE;
     }
 
     /// Rebuilds the current agents and their routes. The lock makes sure that the newest list is published last.
@@ -441,11 +499,23 @@ impl Registry {
     }
 }
 
+// === impl Rebuilds ===
+
+impl Rebuilds {
+    fn new() -> Self {
+        Self {
+            begun: AtomicU64::new(0),
+            next: tokio::sync::Mutex::new(Instant::now()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
 
     use futures_util::FutureExt as _;
+    use futures_util::future::join_all;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -466,6 +536,7 @@ agents: { a: { description: d, to: { transport: local, topic: t }, attach: { com
             changes: TaskTracker::new(),
             queries: AgentQueries::new(None),
             attached: Mutex::default(),
+            rebuilds: Rebuilds::new(),
         }
     }
 
@@ -482,6 +553,19 @@ agents: { a: { description: d, to: { transport: local, topic: t }, attach: { com
         assert!(change.now_or_never().is_none(), "it is dropped unfinished");
         go_on.send(()).unwrap();
         assert_eq!(corrected.await, Ok("corrected"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_during_the_pause_after_a_rebuild_share_the_next_one() {
+        let registry = registry();
+        let may_begin = Instant::now() + Duration::from_secs(1);
+        *registry.rebuilds.next.lock().await = may_begin;
+        join_all((0..100).map(|_| registry.refresh_soon())).await;
+        assert!(Instant::now() >= may_begin);
+        assert_eq!(registry.rebuilds.begun.load(Ordering::Relaxed), 1);
+        // A change after it needs another one.
+        registry.refresh_soon().await;
+        assert_eq!(registry.rebuilds.begun.load(Ordering::Relaxed), 2);
     }
 
     #[test]

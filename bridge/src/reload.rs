@@ -69,6 +69,8 @@ pub(crate) struct ConfigReloader {
     config: Config,
     /// The document to compare the next file with.
     reported: Value,
+    /// The warnings of the last valid file. Only new ones are logged.
+    warned: Vec<Problem>,
     publisher: Publisher,
     calls: Arc<Calls>,
     workflows: Option<SecretWatcher>,
@@ -143,6 +145,7 @@ impl ConfigReloader {
             is_degraded: false,
             config: config.clone(),
             reported: config.document.clone(),
+            warned: config.warnings.clone(),
             publisher: publisher.clone(),
             calls: Arc::clone(calls),
             workflows,
@@ -225,7 +228,7 @@ impl ConfigReloader {
             // A file without changes is not reported, unless it replaces an invalid one.
             Ok(((0, later), _)) if later.is_empty() && !is_asked && !self.is_degraded => {}
             Ok(((applied, later), warnings)) => {
-                log_warnings(&self.file.display().to_string(), &warnings);
+                self.warn(warnings);
                 self.is_degraded = !later.is_empty();
                 self.report(applied, &later);
             }
@@ -423,6 +426,17 @@ impl ConfigReloader {
         }
         // Last, so that whoever sees the count finds the rest too.
         self.metrics.config_reload(outcome);
+    }
+
+    /// Logs the warnings that the file before did not have, wherever they are now in the file.
+    fn warn(&mut self, warnings: Vec<Problem>) {
+        let is_new = |warning: &&Problem| {
+            let mut before = self.warned.iter();
+            before.all(|it| (&it.path, &it.message) != (&warning.path, &warning.message))
+        };
+        let new: Vec<Problem> = warnings.iter().filter(is_new).cloned().collect();
+        log_warnings(&self.file.display().to_string(), &new);
+        self.warned = warnings;
     }
 
     fn refuse(&mut self, refusal: Refusal) {

@@ -483,6 +483,42 @@ async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_log_level_is_set_again_in_the_next_run_of_the_program() {
+    let attached = Attached::open("").await;
+    let set = json!({ "jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": { "level": "debug" } });
+    let answer: Value = serde_json::from_str(&attached.post("/rpc/fixture", &set).await).unwrap();
+    assert_eq!(answer["result"], json!({}), "{answer}");
+    attached.call("/rpc/fixture", "crash").await;
+    let expected = ["logs debug", "crash", "logs debug"];
+    attached.until_effects(&expected).await;
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_error_for_a_task_of_an_earlier_run_says_who_knows_it() {
+    let attached = Attached::open("").await;
+    let ask = async |method: &str, params: Value| -> Value {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = attached.post("/rpc/fixture", &request).await;
+        serde_json::from_str(&answer).unwrap()
+    };
+    let profile = ask("initialize", json!({ "protocolVersion": "2025-11-25" })).await;
+    let offered = &profile["result"]["capabilities"];
+    assert!(offered["tasks"].is_object(), "{profile}");
+    let made = ask("tools/call", json!({ "name": "echo", "task": {} })).await;
+    let task = json!({ "taskId": made["result"]["task"]["taskId"] });
+    let known = ask("tasks/get", task.clone()).await;
+    assert_eq!(known["result"]["status"], "working", "{known}");
+    attached.call("/rpc/fixture", "crash").await;
+    let unknown = ask("tasks/get", task).await;
+    assert_eq!(unknown["error"]["code"], -32_602, "{unknown}");
+    let message = unknown["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("Unknown tool"), "{unknown}");
+    assert!(message.ends_with("only that one knows it"), "{unknown}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn garbage_and_a_flood_of_log_lines_disturb_no_call() {
     let attached = Attached::open("").await;
     for tool in ["garbage", "shout", "echo"] {

@@ -141,8 +141,23 @@ async fn an_answer_that_is_too_large_for_the_bus_is_an_error_at_once() {
     request["params"]["arguments"] = json!({ "quotes": "\"".repeat(300_000) });
     let answer = attached.ask("/rpc/mcp", &request).await;
     assert_eq!(reason(&answer), "reply_undeliverable", "{answer}");
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(why.contains("raise this limit"), "{answer}");
     let answer = attached.call("echo").await;
     assert!(answer["result"].is_object(), "{answer}");
+    attached.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_a_server_without_sessions_name_the_cure() {
+    let site = Site::start().await;
+    site.recorder.has_no_sessions.store(true, Ordering::SeqCst);
+    let attached = Attached::open_at(site, "concurrency: 4", SOON).await;
+    let answer = attached.call("echo").await;
+    assert_eq!(reason(&answer), "agent_unavailable", "{answer}");
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(why.contains("let the server accept `initialize`"), "{why}");
+    assert!(!why.contains("cannot be reached"), "{why}");
     attached.end().await;
 }
 

@@ -466,6 +466,10 @@ async fn a_request_without_a_session_gets_the_answer_of_its_revision() {
             "{method}"
         );
     }
+    let gone = servers.alone(path, "ping", json!({})).send().await.unwrap();
+    let error = json_of(gone).await["error"].clone();
+    // An empty list would say that nothing is supported.
+    assert!(error["data"]["supported_methods"].is_null(), "{error}");
 }
 
 #[tokio::test]
@@ -902,6 +906,49 @@ async fn names_at_all_agents_have_the_separator_of_the_configuration() {
     let other = json_of(other.send().await.unwrap()).await;
     let why = other["error"]["message"].as_str().unwrap_or_default();
     assert!(why.contains("AGENT__NAME"), "{other}");
+}
+
+#[tokio::test]
+async fn an_announced_agent_does_not_take_over_the_tools_of_a_configured_one() {
+    let config = format!("{CONFIG}\nmcp: {{ separator: \"_\" }}\n");
+    let mut servers = Servers::open_with(&config).await;
+    let card = json!({ "name": "maps_get", "description": "Not maps." });
+    let put = Client::new().put(format!("{}/a2a/agents/maps_get", servers.front.base));
+    let put = put.body(card.to_string()).send().await.unwrap();
+    assert_eq!(put.status(), 200, "{}", put.text().await.unwrap());
+    let name = json!({ "name": "maps_get_weather" });
+    let call = servers.post("/mcp", request(2, "tools/call", name));
+    let call = tokio::spawn(call.send());
+    let (topic, agent_request) = servers.next_request().await;
+    assert_eq!(topic, "mcp.maps");
+    let params = &serde_json::from_str::<Value>(&agent_request).unwrap()["params"];
+    assert_eq!(params["name"], "get_weather");
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn the_default_agent_gets_only_names_that_name_no_agent() {
+    let config = format!("{CONFIG}\na2a: {{ default_agent: maps }}\n");
+    let mut servers = Servers::open_with(&config).await;
+    for (method, params) in [
+        ("tools/call", json!({ "name": "one" })),
+        ("tools/call", json!({ "name": "maps.gone.one" })),
+        ("resources/read", json!({ "uri": "file:///etc/motd" })),
+    ] {
+        let served = servers.post("/mcp", request(2, method, params.clone()));
+        assert_eq!(served.send().await.unwrap().status(), 200, "{params}");
+        let (topic, agent_request) = servers.next_request().await;
+        assert_eq!(topic, "mcp.maps", "{agent_request}");
+    }
+    for (method, params) in [
+        ("tools/call", json!({ "name": "gone.one" })),
+        ("prompts/get", json!({ "name": "gone.one" })),
+        ("resources/read", json!({ "uri": "a2abus://gone/x" })),
+    ] {
+        let unknown = servers.post("/mcp", request(3, method, params.clone()));
+        let expected = (200, json!(-32_602));
+        assert_eq!(status_and_code(unknown).await, expected, "{params}");
+    }
 }
 
 #[tokio::test]

@@ -428,6 +428,36 @@ async fn the_configuration_wins_over_announcements() {
 }
 
 #[tokio::test]
+async fn an_agent_of_the_configuration_is_not_removed_here() {
+    let front = open().await;
+    let removal = ask(&front, Method::DELETE, "/a2a/agents/maps").send();
+    let refused = removal.await.unwrap();
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let refused = json_of(refused).await;
+    let why = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("listed in the configuration"), "{refused}");
+    // An announcement of the same name is removed, and changes nothing.
+    assert_eq!(put(&front, "maps", "", &card("maps")).await.status(), 200);
+    let removal = ask(&front, Method::DELETE, "/a2a/agents/maps").send();
+    assert_eq!(removal.await.unwrap().status(), StatusCode::NO_CONTENT);
+    until(&front, "maps", true).await;
+}
+
+#[tokio::test]
+async fn an_agent_announced_over_http_is_listed_with_the_transport_of_its_requests() {
+    let front = open().await;
+    let short = put(&front, "weather", "?lease=1ns", &card("weather")).await;
+    assert_eq!(short.status(), StatusCode::BAD_REQUEST);
+    let short = short.text().await.unwrap();
+    assert!(short.contains("at least 1s"), "{short}");
+    let response = put(&front, "weather", "", &card("weather")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let list = ask(&front, Method::GET, "/a2a/cards/list?agent_id=weather").send();
+    let list = json_of(list.await.unwrap()).await;
+    assert_eq!(list["cards"][0]["transport"], "local", "{list}");
+}
+
+#[tokio::test]
 async fn requests_to_the_registry_are_answered_on_every_interface() {
     let front = open().await;
     let identity = json!({ "org_id": "acme", "unit_id": "web", "agent_id": "shop" });

@@ -42,6 +42,8 @@ pub(crate) struct Recorder {
     pub(crate) task_polls: Mutex<usize>,
     /// Whether the server that changes its version speaks 1.0.
     pub(crate) has_changed: AtomicBool,
+    /// Whether the MCP server speaks only the revision without sessions.
+    pub(crate) has_no_sessions: AtomicBool,
     /// A further item of each list that has changed.
     pub(crate) changes: Mutex<HashMap<&'static str, String>>,
     /// When the slow task ends.
@@ -295,6 +297,12 @@ async fn mcp(
 }
 
 fn initialize(recorder: &Recorder, body: &Value) -> Reply {
+    if recorder.has_no_sessions.load(Ordering::SeqCst) {
+        let supported = json!({ "supported": ["2026-07-28"] });
+        let error = json!({ "code": -32_022, "message": "Unsupported", "data": supported });
+        let refusal = json!({ "jsonrpc": "2.0", "id": body["id"], "error": error }).to_string();
+        return reply(StatusCode::BAD_REQUEST, "application/json", refusal);
+    }
     let mut sessions = recorder.sessions.lock().unwrap();
     let number = recorder.of("initialize").len();
     let session = format!("s-{number}");

@@ -409,6 +409,49 @@ async fn a_changed_list_is_read_by_every_bridge_that_attaches_the_server() {
     }
 }
 
+/// A client sets it at one of them only.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_level_reaches_every_bridge_that_attaches_the_server() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("attached"), TempDir::new().unwrap());
+    let bridges = two_bridges(&nats, &name, agent_in(&directory, &name, "")).await;
+    let set = json!({ "jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": { "level": "debug" } });
+    let answer = bridges[0].post("/rpc/fixture", set.to_string()).await;
+    assert!(answer.body.contains("result"), "{}", answer.body);
+    within("both programs have the level", async {
+        while effects(directory.path()) != ["logs debug", "logs debug"] {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+/// Each of the programs knows only its own tasks, and any of them may get a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_of_bridges_that_share_the_state_offer_no_tasks() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (name, directory) = (unique("attached"), TempDir::new().unwrap());
+    let bridges = two_bridges(&nats, &name, agent_in(&directory, &name, "")).await;
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+    let begin = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    for path in ["/rpc/fixture", "/mcp/agents/fixture"] {
+        let answer = bridges[0].post(path, begin.to_string()).await;
+        let profile: Value = serde_json::from_str(&answer.body).unwrap();
+        let offered = &profile["result"]["capabilities"];
+        assert_eq!(*offered, json!({ "tools": {} }), "{path}: {profile}");
+    }
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
 /// The headers of an event that names a call: only a call can be asked.
 fn event_headers() -> async_nats::HeaderMap {
     let mut headers = async_nats::HeaderMap::new();

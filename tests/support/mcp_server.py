@@ -17,7 +17,7 @@ if os.environ.get("BROKEN"):
     sys.exit("this server does not start")
 lock = threading.Lock()
 cancelled = {}
-watched = set()
+watched, tasks = set(), set()
 answers = {}
 poked, lingered = threading.Event(), threading.Event()
 
@@ -172,13 +172,23 @@ def answer(number, method, params):
             threading.Event().wait()
         return {
             "protocolVersion": params["protocolVersion"],
-            "capabilities": {"tools": {}, "prompts": {}} if os.environ.get("HELD_PROMPTS") else {"tools": {}},
+            "capabilities": {"tools": {}, "tasks": {}, **({"prompts": {}} if os.environ.get("HELD_PROMPTS") else {})},
             "serverInfo": {"name": "fixture", "version": "7"},
         }
     if method == "tools/list":
         return {"tools": TOOLS + [tool("grown")] * has_grown()}
+    if method == "tools/call" and "task" in params:
+        task = {"taskId": f"{os.getpid()}-{number}", "status": "working"}
+        tasks.add(task["taskId"])
+        return {"task": task}
     if method == "tools/call":
         return call(number, params)
+    if method == "tasks/get":
+        if params["taskId"] not in tasks:
+            raise KeyError(params["taskId"])
+        return {"taskId": params["taskId"], "status": "working"}
+    if method == "logging/setLevel":
+        effect(f"logs {params['level']}")
     if method == "prompts/list" and os.environ.get("HELD_PROMPTS"):
         # Until a tool has had an effect.
         while not os.path.exists(os.environ["EFFECTS"]):

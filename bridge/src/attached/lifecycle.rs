@@ -1,6 +1,7 @@
 //! Whether an attached MCP server is up, and its description of itself.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::card;
 use super::health::Health;
 use super::link::{Disconnected, Link, Log};
+use super::log_level::{self, LogLevel, SET_LEVEL};
 use super::watched::{Demand, Watched, refusal_in};
 use crate::bus::delivery::jittered;
 use crate::calls::failure::{Failure, Reason};
@@ -36,6 +38,7 @@ pub(super) struct Lifecycle {
     /// Whether a run has tried to read all lists.
     has_read_lists: AtomicBool,
     pub(super) watched: Arc<Watched>,
+    pub(super) log_level: LogLevel,
     log: Arc<Log>,
 }
 
@@ -105,6 +108,7 @@ impl Lifecycle {
             versions: Mutex::default(),
             has_read_lists: AtomicBool::new(false),
             watched: Arc::default(),
+            log_level: LogLevel::default(),
             log: Arc::clone(log),
         }
     }
@@ -197,6 +201,7 @@ impl Lifecycle {
         tokio::select! {
             never = self.keep_lists(link, &profile, card) => match never {},
             never = self.settle_subscriptions(link) => match never {},
+            never = self.settle_log_level(link) => match never {},
         }
     }
 
@@ -272,6 +277,34 @@ impl Lifecycle {
                 link.strange(&format!(
                     "an attached server does not accept {method} of {uri:.256}: {why:.256}"
                 ));
+            }
+        }
+    }
+
+    /// Tells the server the level of log messages that clients have set in an earlier run, or at another bridge.
+    async fn settle_log_level(&self, link: &Arc<Link>) -> Infallible {
+        let mut wanted = self.log_level.watch();
+        loop {
+            let level = wanted.borrow_and_update().clone();
+            if let Some(level) = level.filter(|level| !link.has_log_level(level)) {
+                link.note_log_level(level.clone());
+                let params = log_level::params(&level);
+                let refused = match timeout(START, link.ask(SET_LEVEL, &params)).await {
+                    Ok(Ok(Ok(answer))) => refusal_in(&answer),
+                    Ok(Ok(Err(failure))) => Some(failure.message().to_owned()),
+                    // The next run is told.
+                    Ok(Err(Disconnected)) => None,
+                    Err(_) => Some("it did not answer in time".to_owned()),
+                };
+                if let Some(why) = refused {
+                    link.strange(&format!(
+                        "an attached server does not accept {SET_LEVEL} of {level:.64}: {why:.256}"
+                    ));
+                }
+            }
+            if wanted.changed().await.is_err() {
+                // The server is not used any more.
+                return pending().await;
             }
         }
     }
@@ -460,6 +493,48 @@ pub(super) fn profile(answer: &Bytes) -> Result<Box<RawValue>, String> {
         .map_err(|error| format!("its answer to initialize: {error}"))?;
     answer.result.ok_or_else(|| {
         let error = answer.error.as_deref().map_or("no result", RawValue::get);
-        format!("its answer to initialize: {error}")
+        match has_no_sessions(error) {
+            true => format!("{NO_SESSIONS} ({error})"),
+            false => format!("its answer to initialize: {error}"),
+        }
     })
+}
+
+/// Why a server that speaks only the newest revision cannot be attached.
+const NO_SESSIONS: &str = "it was reached, but it accepts no client of MCP 2025-11-25 or earlier, and the bridge is such a client: let the server accept `initialize` too (in the TypeScript SDK, `legacy: 'stateless'`)";
+
+/// Whether an error for `initialize` says that the server does not know this method or its revisions: MCP 2026-07-28 has
+/// no sessions.
+fn has_no_sessions(error: &str) -> bool {
+    #[derive(Deserialize)]
+    struct RpcError {
+        code: i64,
+    }
+    let error: Result<RpcError, _> = serde_json::from_str(error);
+    error.is_ok_and(|error| matches!(error.code, -32_022 | -32_601))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_sessions_is_named_with_the_cure() {
+        let why = |error: &str| {
+            let answer = format!(r#"{{"jsonrpc":"2.0","id":0,"error":{error}}}"#);
+            profile(&answer.into()).unwrap_err()
+        };
+        for error in [
+            r#"{"code":-32022,"message":"Unsupported protocol version: 2025-11-25","data":{"supported":["2026-07-28"]}}"#,
+            r#"{"code":-32601,"message":"Method not found"}"#,
+        ] {
+            let why = why(error);
+            assert!(why.contains("it was reached"), "{why}");
+            assert!(why.contains("let the server accept `initialize`"), "{why}");
+            assert!(why.contains(error), "{why}");
+        }
+        let other = r#"{"code":-32603,"message":"no disk"}"#;
+        let expected = format!("its answer to initialize: {other}");
+        assert_eq!(why(other), expected);
+    }
 }

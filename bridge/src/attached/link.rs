@@ -4,7 +4,7 @@
 //! Each request gets a new number as its id, because different requesters may use the same id. Each question of the
 //! server gets a random id, so that only the client that was asked can answer it. Nothing else in a message changes.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::made_tasks::MadeTasks;
 use super::members::{WithMeta, WithParams};
 use super::watched::Watched;
 use crate::calls::failure::{Failure, Reason};
@@ -43,6 +44,10 @@ pub(super) struct Link {
     /// Whether at most one call is open, so that a message without a call belongs to it.
     is_single: bool,
     lists_changed: Notify,
+    /// The level of log messages that this run was last told.
+    log_level: Mutex<Option<Text>>,
+    /// The tasks that this run has made.
+    pub(super) made_tasks: MadeTasks,
     watched: Arc<Watched>,
     log: Arc<Log>,
 }
@@ -106,6 +111,8 @@ struct Open {
     abandoned: HashMap<u64, Instant>,
     /// How many abandoned calls there may be before the old ones are removed.
     prune_at: usize,
+    /// The calls that were answered last.
+    answered: VecDeque<u64>,
     last: u64,
     is_closed: bool,
 }
@@ -194,6 +201,8 @@ pub(super) fn is_question_id(id: &Id) -> bool {
 const STOPPED: Duration = Duration::from_secs(60);
 /// So many calls may be abandoned before the old ones are removed.
 const MIN_ABANDONED: usize = 64;
+/// How many answered calls are remembered, to tell a second answer from one that is late.
+const REMEMBERED: usize = 256;
 /// How long the messages of a program wait for room in the queue of one call.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -309,6 +318,8 @@ impl Link {
             tools: Mutex::default(),
             is_single,
             lists_changed: Notify::new(),
+            log_level: Mutex::default(),
+            made_tasks: MadeTasks::default(),
             watched,
             log,
         }
@@ -407,10 +418,16 @@ impl Link {
 
     /// Fails a call that will get no answer.
     pub(super) fn fail(&self, call: u64, failure: Failure) {
-        if let (Some(call), _) = self.open().ended(call) {
-            // If the receiver is gone, the deadline has just passed.
-            let _ = call.answer.send(Err(failure));
-        }
+        let (Some(call), _) = self.open().ended(call) else {
+            // Nobody waits for it any more.
+            return;
+        };
+        self.strange(&format!(
+            "a call of an attached server has failed: {}",
+            failure.message()
+        ));
+        // If the receiver is gone, the deadline has just passed.
+        let _ = call.answer.send(Err(failure));
     }
 
     /// Whether a question is open.
@@ -507,7 +524,7 @@ impl Link {
     fn answered(&self, line: &Bytes, id: &RawValue, version: Option<&str>) -> Option<u64> {
         let number = number(id);
         let (call, is_late) = match number {
-            Some(number) => self.open().ended(number),
+            Some(number) => self.open().answered(number),
             None => (None, false),
         };
         match call {
@@ -519,6 +536,13 @@ impl Link {
                 };
                 // If the receiver is gone, the deadline has just passed.
                 let _ = call.answer.send(answer);
+            }
+            None if number.is_some_and(|number| self.open().answered.contains(&number)) => {
+                self.log.drops.inc();
+                self.strange(&format!(
+                    "dropped a second answer of an attached server to the request with the id {:.100}",
+                    id.get()
+                ));
             }
             None if is_late => {
                 self.log.drops.inc();
@@ -728,6 +752,16 @@ impl Link {
         }
     }
 
+    /// Notes the level of log messages that this run has been told.
+    pub(super) fn note_log_level(&self, level: Text) {
+        *lock(&self.log_level) = Some(level);
+    }
+
+    /// Whether this is the level of log messages that this run was last told.
+    pub(super) fn has_log_level(&self, level: &Text) -> bool {
+        lock(&self.log_level).as_ref() == Some(level)
+    }
+
     /// Sets the server's tools.
     pub(super) fn set_tools(&self, tools: Tools) {
         *lock(&self.tools) = Arc::new(tools);
@@ -806,6 +840,18 @@ impl Open {
         drop(self.asked_by(number));
         let is_known = (1..=self.last).contains(&number);
         (self.calls.remove(&number), is_known)
+    }
+
+    /// The same for an answer, which is remembered if a call has waited for it.
+    fn answered(&mut self, number: u64) -> (Option<Call>, bool) {
+        let ended = self.ended(number);
+        if ended.0.is_some() {
+            if self.answered.len() >= REMEMBERED {
+                self.answered.pop_front();
+            }
+            self.answered.push_back(number);
+        }
+        ended
     }
 
     /// Marks a call as abandoned: its answer is no longer needed.
@@ -936,6 +982,35 @@ mod tests {
         assert!(open.ended(2).1);
         assert!(refused(&open).contains("no open call"));
         assert!(!open.ended(3).1);
+    }
+
+    #[test]
+    fn a_second_answer_differs_from_a_late_one() {
+        let mut open = Open::default();
+        for number in 1..=3 {
+            open.calls.insert(number, call(true));
+            open.last = number;
+        }
+        assert!(open.answered(1).0.is_some());
+        // The bridge fails this one, and its caller leaves that one.
+        assert!(open.ended(2).0.is_some());
+        open.calls.remove(&3);
+        for late in [2, 3] {
+            assert!(open.answered(late).0.is_none());
+        }
+        assert_eq!(open.answered, [1]);
+    }
+
+    #[test]
+    fn the_calls_that_were_answered_last_are_remembered() {
+        let (mut open, most) = (Open::default(), REMEMBERED as u64);
+        for number in 1..=most + 1 {
+            open.calls.insert(number, call(true));
+            open.last = number;
+            assert!(open.answered(number).0.is_some());
+        }
+        assert_eq!(open.answered.len(), REMEMBERED);
+        assert_eq!(open.answered.front(), Some(&2));
     }
 
     #[tokio::test(start_paused = true)]

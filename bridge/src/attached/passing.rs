@@ -1,6 +1,6 @@
 //! Messages for requests in progress: answers to open questions, cancels and notifications. On NATS, any of the bridges
 //! that attach a server and share the state may get a message about a request of another one, and passes it on. A bridge
-//! whose server reports a changed list tells the others, too.
+//! whose server reports a changed list, or gets a new log level, tells the others, too.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use super::ask::Ask;
 use super::link::is_question_id;
+use super::log_level::level_in;
 use super::{AttachedBinding, Upstream};
 use crate::pipeline::held::Held;
 use crate::results::message_for_agent;
@@ -73,7 +74,7 @@ impl AttachedBinding {
             }
             Err(error) => {
                 if let Some(suppressed) = self.log.unpassed.allow() {
-                    tracing::warn!(%agent, %error, suppressed, "an answer or a cancel was not passed on to the other bridges that attach this server");
+                    tracing::warn!(%agent, %error, suppressed, "an answer, a cancel, a changed list or a log level was not passed on to the other bridges that attach this server");
                 }
                 false
             }
@@ -92,6 +93,10 @@ impl AttachedBinding {
                     Box::pin(self.pass_to_others(LIST_CHANGED)).await;
                     continue;
                 }
+                message = self.log_level_change() => {
+                    Box::pin(self.pass_to_others(message.as_bytes())).await;
+                    continue;
+                }
             };
             let body = match next {
                 Ok(Some(record)) => message_for_agent(&record, agent),
@@ -103,7 +108,9 @@ impl AttachedBinding {
                 }
             };
             let Some(body) = body else { continue };
-            if let Ok(Ok(unit)) = decode(&body, &self.intake.hint, &limits).into_only() {
+            if let Some(level) = level_in(&body) {
+                self.follow_log_level(level);
+            } else if let Ok(Ok(unit)) = decode(&body, &self.intake.hint, &limits).into_only() {
                 self.take_unit(&unit).await;
             }
         }
@@ -128,6 +135,23 @@ impl AttachedBinding {
         match &*self.upstream {
             Upstream::Mcp(server) => server.lifecycle.watched.list_change().await,
             Upstream::Plain(_) => pending().await,
+        }
+    }
+
+    /// Waits until a client of this bridge sets the level of the server's log messages. Returns the message for the other
+    /// bridges.
+    async fn log_level_change(&self) -> String {
+        match &*self.upstream {
+            Upstream::Mcp(server) => server.lifecycle.log_level.next_message().await,
+            Upstream::Plain(_) => pending().await,
+        }
+    }
+
+    /// Takes the level that a client has set at some bridge. All bridges read these messages in the same order, so they
+    /// agree about the last one.
+    fn follow_log_level(&self, level: Text) {
+        if let Upstream::Mcp(server) = &*self.upstream {
+            server.lifecycle.log_level.follow(level);
         }
     }
 

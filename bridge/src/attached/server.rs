@@ -71,7 +71,7 @@ impl Server {
                     ServerTransport::Session(session) => session.once(&self.lifecycle, &stop).await,
                 }
             };
-            let (ended, remaining) = beside(&mut former, once).await;
+            let (ended, remaining) = Box::pin(beside(&mut former, once)).await;
             former.extend(remaining);
             let RunEnd::Failed(why, was_up) = ended else {
                 return;
@@ -93,7 +93,7 @@ impl Server {
                     self.lifecycle.fails(why);
                 }
                 (ServerTransport::Session(_), false) => {
-                    let why = format!("the server of this agent cannot be reached: {why}");
+                    let why = format!("there is no session with the server of this agent: {why}");
                     self.lifecycle.fails(why);
                 }
             }

@@ -1,5 +1,6 @@
 //! Answers the requests for an attached agent, each before its deadline, and those that may have an effect only once.
 
+use std::borrow::Cow;
 use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -15,9 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::Request;
 use super::lifecycle::RunningServer;
-use super::link::{Disconnected, Parts};
+use super::link::{Disconnected, Link, Parts};
+use super::log_level::{SET_LEVEL, level_in};
+use super::made_tasks;
 use super::replies::Answer;
-use super::server::Server;
+use super::server::{Server, ServerTransport};
+use super::watched::refusal_in;
 use super::{AttachedBinding, Bounds, Upstream, tool_call};
 use crate::calls::CallError;
 use crate::calls::callid::logged_id;
@@ -255,7 +259,8 @@ impl AttachedBinding {
                     Err(answer) => return answer,
                 };
                 if request.method == "initialize" {
-                    return Answer::from(jsonrpc::result(&request.id, up.profile.get()));
+                    let profile = self.profile_for_clients(server, &up);
+                    return Answer::from(jsonrpc::result(&request.id, &profile));
                 }
                 if request.is_a2a() {
                     let sent = match tool_call::sent(&request.method, &request.body) {
@@ -284,6 +289,23 @@ impl AttachedBinding {
                 Ok(_turn) => self.worked(request, deadlines).await.answer,
                 Err(_) => failed(late(BUSY)),
             },
+        }
+    }
+
+    /// The server's answer to `initialize`, for clients. If other bridges may run the program too, it has no tasks: only
+    /// the program that has made a task knows it, and requests about it reach any of them.
+    fn profile_for_clients<'p>(&self, server: &Server, up: &'p RunningServer) -> Cow<'p, str> {
+        let profile = up.profile.get();
+        let is_one_of_several =
+            self.results.is_shared() && matches!(server.transport, ServerTransport::Program(_));
+        match made_tasks::without_tasks(profile).filter(|_| is_one_of_several) {
+            Some(without) => {
+                if up.link.made_tasks.is_to_log() {
+                    tracing::info!(agent = %server.log.agent, "the program of an attached agent offers tasks, which clients are not offered: bridges share the state, so several may run this program, and each of its processes knows only its own tasks; run it with `a2abus attach` in one process to offer them");
+                }
+                without.into()
+            }
+            None => profile.into(),
         }
     }
 
@@ -349,7 +371,7 @@ impl AttachedBinding {
                     let is_over = Instant::now() >= until;
                     match self.log.unclaimed.allow() {
                         Some(suppressed) if is_over => {
-                            tracing::warn!(binding = %self.intake.name, ?left, %error, suppressed, "the deadline of a request passed before it was recorded in the log: it is not executed");
+                            tracing::warn!(binding = %self.intake.name, waited = ?left, %error, suppressed, "the deadline of a request passed while it was being recorded in the log: it is not executed");
                         }
                         Some(suppressed) => {
                             tracing::warn!(binding = %self.intake.name, %error, suppressed, "a request cannot be recorded in the log: it waits, so that it is not executed twice");
@@ -511,17 +533,38 @@ async fn with_mcp(server: &Server, request: &Request, parts: Parts) -> Result<By
             Err(gone) => Err(gone),
         };
         match answer {
-            Ok(answer) => {
-                if let Ok(answer) = &answer {
-                    tracked.answered(answer);
-                }
-                return answer;
+            Ok(Ok(answer)) => {
+                tracked.answered(&answer);
+                return Ok(noted(server, link, request, answer));
             }
+            Ok(Err(failure)) => return Err(failure),
             Err(Disconnected) if parts.reached.load(Ordering::Acquire) => {
                 return Err(Failure::new(failure::Reason::AnswerLost, GONE));
             }
             Err(Disconnected) => {}
         }
+    }
+}
+
+/// The answer of a run, for its requester. Notes what has to be known when the run has ended, or at other bridges.
+fn noted(server: &Server, link: &Link, request: &Request, answer: Bytes) -> Bytes {
+    let (method, sent) = (request.method.as_str(), &request.body);
+    match method {
+        "tools/call" => link.made_tasks.note(sent, &answer),
+        SET_LEVEL if refusal_in(&answer).is_none() => {
+            if let Some(level) = level_in(sent) {
+                link.note_log_level(level.clone());
+                server.lifecycle.log_level.set_here(level);
+            }
+        }
+        _ => {}
+    }
+    match link.made_tasks.explained(method, sent, &answer) {
+        Some(explained) => {
+            link.strange(&format!("an attached server does not know the task of {method}, and this run of it has not made the task: if several bridges attach the server, attach it at one of them only"));
+            explained
+        }
+        None => answer,
     }
 }
 

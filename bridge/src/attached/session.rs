@@ -319,9 +319,8 @@ impl<'s> Running<'s> {
         loop {
             self.link.until_room(of).await;
             match messages.next().await {
-                Ok(Some(message)) if !status.is_success() && !is_json(&message) => {
-                    self.link.strange(&format!("an attached server answered a request with HTTP {status}, and its body is not JSON"));
-                }
+                // The page of a proxy. The failure names the status.
+                Ok(Some(message)) if !status.is_success() && !is_json(&message) => {}
                 Ok(Some(message)) if self.link.receive(&message, of) == of => {
                     // Read to the end, so that the connection can be reused.
                     let rest = async {

@@ -13,8 +13,7 @@ use super::bridge_client::{refuse_redirect, request};
 use super::command::{Misuse, Status, duration};
 use super::output::{Output, json_line, plain};
 use crate::http::sse::read::Events;
-use crate::names::Name;
-use crate::registry::card::Card;
+use crate::registry::card::{Card, check_name};
 
 /// Arguments of `a2abus agents`.
 #[derive(Debug, Args)]
@@ -296,7 +295,7 @@ impl BridgeArgs {
     /// # Errors
     /// When no agent can have this name. In a URL, such a name could lead to another path.
     fn agent(&self, name: &str) -> Result<Url, Misuse> {
-        let known = Name::new(name).map_err(|why| Misuse(format!("{name:?}: {why}")))?;
+        let known = check_name(name).map_err(Misuse)?;
         Ok(self.path(&["a2a", "agents", known.as_str()]))
     }
 

@@ -1,9 +1,9 @@
 //! `a2abus explain`: shows how a payload is detected, the origin of its attributes, and its destinations.
 
-mod announcement;
 mod origins;
 mod output;
 mod person;
+mod plain;
 mod remedy;
 mod routing;
 mod unknown;
@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use clap::Args;
 
-use self::announcement::AnnouncedCard;
 use self::origins::Changes;
 use self::output::ExplainOutput;
+use self::plain::PlainPayload;
 use self::remedy::Fix;
 use self::routing::Routing;
 use self::unknown::ForwardedUnknown;
@@ -78,15 +78,7 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
     let mut output = Output::new();
     let mut status = Status::Success;
     while let Some(payload) = documents.next()? {
-        for outcome in options.map_payload(&payload) {
-            let (outcome, changes) = completed(outcome, &options, routing.as_ref());
-            let (text, is_right) = explained(
-                (&outcome, changes),
-                &payload,
-                &options,
-                routing.as_ref(),
-                for_people,
-            );
+        for (text, is_right) in outputs(&payload, &options, routing.as_ref(), for_people) {
             if !is_right {
                 status = Status::Failure;
             }
@@ -94,6 +86,24 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Status> {
         }
     }
     Ok(status)
+}
+
+/// The output for each unit of a payload, and whether a route matches it.
+fn outputs(
+    payload: &Bytes,
+    options: &PayloadOptions,
+    routing: Option<&Routing<'_>>,
+    for_people: bool,
+) -> Vec<(Vec<u8>, bool)> {
+    let units = options.map_payload(payload);
+    if let Some(card) = PlainPayload::card(payload, &units, options, routing) {
+        return vec![plain(&card, for_people)];
+    }
+    let units = units.into_iter().map(|outcome| {
+        let (outcome, changes) = completed(outcome, options, routing);
+        explained((&outcome, changes), payload, options, routing, for_people)
+    });
+    units.collect()
 }
 
 /// The unit as its entry point routes it, and what that has changed.
@@ -113,7 +123,7 @@ fn completed(
     }
 }
 
-/// The output for one unit, and whether a route matches it.
+/// The same for one unit.
 fn explained(
     (outcome, changes): (&UnitResult, Changes),
     payload: &Bytes,
@@ -127,9 +137,8 @@ fn explained(
     };
     let address = options.reply_address(&mapped.event);
     let mut explained = ExplainOutput::of(mapped, changes, address.as_ref(), routing);
-    let not_executed = routing.and_then(|routing| routing.not_executed(mapped, options));
-    if let (Some(route), Some(why)) = (&mut explained.route, not_executed) {
-        route.not_executed(why);
+    if let (Some(route), Some(routing)) = (&mut explained.route, routing) {
+        routing.refuse(route, mapped, options);
     }
     let text = if for_people {
         person::mapped(mapped, &explained).into()
@@ -147,13 +156,8 @@ fn refused(
     routing: Option<&Routing<'_>>,
     for_people: bool,
 ) -> (Vec<u8>, bool) {
-    if let Some(card) = AnnouncedCard::of(refusal, payload, options, routing) {
-        let text = if for_people {
-            person::announced(&card).into()
-        } else {
-            card.line()
-        };
-        return (text, !card.route.goes_nowhere());
+    if let Some(answer) = PlainPayload::answer(refusal, options, routing) {
+        return plain(&answer, for_people);
     }
     if let Some(carried) = ForwardedUnknown::of(refusal, options, routing) {
         let text = if for_people {
@@ -171,6 +175,16 @@ fn refused(
         line(outcome, &fix)
     };
     (text, false)
+}
+
+/// The same for a payload that is read without an event.
+fn plain(payload: &PlainPayload, for_people: bool) -> (Vec<u8>, bool) {
+    let text = if for_people {
+        person::plain(payload).into()
+    } else {
+        payload.line()
+    };
+    (text, !payload.route.goes_nowhere())
 }
 
 /// Where a payload enters the bridge.

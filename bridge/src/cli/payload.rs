@@ -113,6 +113,8 @@ pub(crate) struct Refusal {
     pub(crate) pointer: String,
     pub(crate) offset: usize,
     pub(crate) bytes: Bytes,
+    /// Whether its sender waits for an error of its own family.
+    pub(crate) has_sender: bool,
 }
 
 /// The result for one unit.
@@ -313,8 +315,17 @@ impl PayloadOptions {
         let set = payload_options.set_mapping(binding.mapping.clone());
         debug_assert!(set.is_ok());
         payload_options.id_rule = binding.mapping.ids;
-        if binding.role == Role::Workflows {
-            payload_options.hint.executor = Some(entry.config.workflows.agent.clone());
+        match binding.role {
+            Role::Workflows => {
+                payload_options.hint.executor = Some(entry.config.workflows.agent.clone());
+            }
+            // Answers may be of any family. The binding declares only whether it trusts E2A records.
+            Role::Responses => {
+                let trusts_e2a = payload_options.hint.trusts_e2a();
+                payload_options.hint = Hint::default();
+                payload_options.hint.e2a_trusted = trusts_e2a;
+            }
+            Role::Events | Role::Discovery | Role::Agent => {}
         }
         payload_options
     }
@@ -475,7 +486,7 @@ impl PayloadOptions {
     }
 
     /// Headers with the prefix of Kafka are read as Kafka's, others as HTTP's.
-    fn binding(&self) -> ProtocolBinding {
+    pub(crate) fn binding(&self) -> ProtocolBinding {
         if self
             .headers
             .iter()
@@ -501,12 +512,20 @@ fn outcome_of(index: usize, event: Result<Event, EventError>, payload: &Bytes) -
         },
         offset: 0,
         bytes: payload.clone(),
+        has_sender: false,
     })?;
     let bytes = payload.clone();
     Ok(Box::new(Mapped::of_event(index, bytes, event)))
 }
 
 // === impl Refusal ===
+
+impl Refusal {
+    /// Whether the transport marks it as a CloudEvent, whose reasons are not those of detection.
+    pub(crate) fn is_of_event(&self) -> bool {
+        self.code != self.kind.as_str()
+    }
+}
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
@@ -518,6 +537,7 @@ impl From<Refused> for Refusal {
             pointer: refused.error.pointer().to_owned(),
             offset: refused.error.offset(),
             bytes: refused.bytes,
+            has_sender: refused.sender.is_some(),
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct RouteConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ConditionConfig {
-    /// This value; a glob if it contains `*`, `?` or `[...]`.
+    /// This value; a glob if it contains `*`, `?`, `[...]` or `{a,b}`.
     Pattern(AsText<Pattern>),
     /// Any of these values or globs.
     AnyOf(#[schemars(length(min = 1))] Vec<AsText<Pattern>>),

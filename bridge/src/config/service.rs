@@ -223,8 +223,9 @@ pub struct TelemetryConfig {
     pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,
-    /// Maximum number of agents with separate metrics. An agent named in a route gets them with its first call, any
-    /// other with its first answer. All further agents count as `other`.
+    /// Maximum number of agents with separate metrics. An agent that a route names, or that has announced itself, gets
+    /// them with its first call, any other with its first answer. All further agents count as `other`, until an agent
+    /// has not been called for 10 minutes: then one of them takes its place.
     ///
     /// Wrong: each agent adds about 20 series; too many slow down the metrics system.
     #[schemars(range(min = 0, max = 100_000))]

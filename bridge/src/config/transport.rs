@@ -15,7 +15,8 @@ pub enum TransportConfig {
     /// NATS, core and JetStream.
     #[cfg(feature = "nats")]
     Nats(a2abus_transports::nats::NatsConfig),
-    /// In this process; messages are lost when it exits.
+    /// In this process; messages are lost when it exits. There are at most 10,000 topics, and those that nobody reads hold
+    /// at most 64 MiB together: beyond that, the oldest of them are dropped.
     Memory(MemoryConfig),
 }
 
@@ -116,6 +117,15 @@ impl TransportConfig {
             #[cfg(feature = "nats")]
             Self::Nats(config) => config.login_problem(),
             _ => None,
+        }
+    }
+
+    /// What its client refuses although each value alone is right. Nothing connects.
+    pub(super) fn refusals(&self) -> Vec<ConfigProblem> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(config) => config.refusals(),
+            _ => Vec::new(),
         }
     }
 

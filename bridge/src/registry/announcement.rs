@@ -53,6 +53,16 @@ pub(crate) enum AnnouncementError {
     /// No agent with this name is announced.
     #[error("no agent {0:?} has announced itself, or its lease has expired")]
     Unknown(Text),
+    /// The agent is in the configuration.
+    #[error(
+        "the agent {0:?} is listed in the configuration of the bridge: it can be removed only there (section `agents`)"
+    )]
+    Listed(Text),
+    /// The announcement is in the log, but was no longer valid when this replica had read it.
+    #[error(
+        "the announcement of the agent {0:?} was stored, but its lease was over, or it was removed, before this bridge had read it: announce the agent again, with a longer lease"
+    )]
+    Lapsed(Text),
     /// No agent with this name is announced in this organisation and unit.
     #[error("no agent {agent:?} has announced itself in {owner:?}, or its lease has expired")]
     UnknownIn { agent: Text, owner: Text },

@@ -1,5 +1,6 @@
 //! Announcements: who may announce an agent, for how long, and how long the log stores it.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use super::agents::{Agent, Agents};
 use super::announcement::{Announcement, AnnouncementError, RequestOrigin};
-use super::card::{Card, Faults, check_name};
+use super::card::{Card, Faults, check_name, too_large};
 use super::destinations::AllowedDestinations;
 use super::record::{self, AgentFold, AnnouncedAgent, Leases, Owner};
 use super::turns::Turns;
@@ -49,6 +50,8 @@ pub(super) struct Announcements {
     pub(super) writing: Turns<Text>,
     /// When the next lease expires. Locked while the list of agents is rebuilt.
     pub(super) next_expiry: Mutex<Option<Instant>>,
+    /// The announcements in the log that could not be used when the list was last rebuilt. Each is logged once.
+    pub(super) left_out: Mutex<Unusable>,
     pub(super) log: RegistryLogs,
 }
 
@@ -58,6 +61,9 @@ pub(super) struct RegistryLogs {
     pub(super) refused: LogLimit,
     pub(super) changed: LogLimit,
 }
+
+/// The cards of announcements that cannot be used, by agent.
+pub(super) type Unusable = HashMap<Text, Arc<Card>>;
 
 // === impl Announcements ===
 
@@ -126,7 +132,7 @@ impl Announcements {
             Ok(Some(there.body.clone()))
         })
         .await?;
-        self.live(&name).ok_or(AnnouncementError::Unknown(name))
+        self.live(&name).ok_or(AnnouncementError::Lapsed(name))
     }
 
     pub(super) async fn remove(&self, claim: &Announcement) -> Result<(), AnnouncementError> {
@@ -175,6 +181,14 @@ impl Announcements {
         let now = clock::milliseconds(clock::now());
         let mut agents = listed.clone();
         let mut next: Option<u64> = None;
+        let mut known = lock(&self.left_out);
+        let mut unusable = Unusable::new();
+        let mut leave_out = |name: Text, card: &Arc<Card>, why: &AnnouncementError| {
+            if !known.get(&name).is_some_and(|it| Arc::ptr_eq(it, card)) {
+                self.unusable(&name, why);
+            }
+            unusable.insert(name, Arc::clone(card));
+        };
         self.view.read(|entries| {
             for (name, entry) in entries
                 .iter()
@@ -186,70 +200,85 @@ impl Announcements {
                 if listed.agents.contains_key(name) {
                     continue;
                 }
-                let same = before.agents.get(name).filter(|agent| agent.is_of(entry));
-                let agent = same.cloned().or_else(|| self.agent(name, entry));
-                if let Some(agent) = agent {
-                    agents.agents.insert(name.into(), agent);
+                let same = before.agents.get_key_value(name);
+                if let Some((name, agent)) = same.filter(|(_, agent)| agent.is_of(entry)) {
+                    agents.agents.insert(name.clone(), agent.clone());
+                    continue;
+                }
+                match self.agent(name, entry) {
+                    Ok(agent) => drop(agents.agents.insert(name.into(), agent)),
+                    Err(fault) => {
+                        let why = AnnouncementError::Invalid(Faults::one(fault));
+                        leave_out(name.into(), &entry.card, &why);
+                    }
                 }
             }
         });
         // The log may contain more agents than `max_agents`. All replicas select the same ones.
         let most = listed.agents.len().saturating_add(self.max_agents);
         while agents.agents.len() > most {
-            let last = agents
-                .agents
-                .iter()
-                .rfind(|(_, agent)| agent.card.is_some());
-            let Some(name) = last.map(|(name, _)| name.clone()) else {
+            let mut agents_by_name = agents.agents.iter().rev();
+            let last =
+                agents_by_name.find_map(|(name, agent)| Some((name.clone(), agent.card.clone()?)));
+            let Some((name, card)) = last else {
                 break;
             };
             agents.agents.remove(&name);
-            self.unusable(&name, &AnnouncementError::Full(self.max_agents));
+            leave_out(name, &card, &AnnouncementError::Full(self.max_agents));
         }
+        *known = unusable;
         let in_ms =
             |expires: u64| Instant::now() + Duration::from_millis(expires.saturating_sub(now));
         (agents, next.map(in_ms))
     }
 
-    /// A new agent; `None` if the destination of its requests is not allowed.
-    fn agent(&self, name: &str, entry: &AnnouncedAgent) -> Option<Agent> {
-        let routed = check_name(name).and_then(|name| {
+    /// A new agent.
+    ///
+    /// # Errors
+    /// Why its card cannot be used here. Its writer may have written it directly to the log.
+    fn agent(&self, name: &str, entry: &AnnouncedAgent) -> Result<Agent, String> {
+        let (bytes, most) = (entry.document.len(), self.max_card);
+        if bytes > most {
+            return Err(too_large(bytes, most));
+        }
+        let route = check_name(name).and_then(|name| {
             self.destinations
                 .route(&name, entry.transport(), &entry.card)
-        });
-        match routed {
-            Ok(route) => Some(Agent {
-                shown: Arc::new(entry.card.shown.clone()),
-                written: None,
-                card: Some(Arc::clone(&entry.card)),
-                route: route.map(Arc::new),
-                away: None,
-            }),
-            Err(fault) => {
-                self.unusable(name, &AnnouncementError::Invalid(Faults::one(fault)));
-                None
+        })?;
+        Ok(Agent {
+            shown: Arc::new(entry.card.shown.clone()),
+            written: None,
+            card: Some(Arc::clone(&entry.card)),
+            route: route.map(Arc::new),
+            away: None,
+        })
+    }
+
+    /// Whether a record changes the list of agents, and not only a lease. Logs a record that cannot be used, because
+    /// its writer may have written it directly to the log and gets no other answer.
+    pub(super) fn noticed(&self, now: &Agents, record: &Record) -> bool {
+        let entry = self.view.read(|agents| agents.get(&record.key).cloned());
+        let known = now.agents.get(&record.key);
+        let Some(entry) = entry else {
+            if let Some(body) = &record.body
+                && let Err(faults) = AnnouncedAgent::read(record, body)
+            {
+                self.metrics.registry(RegistryEvent::Refused);
+                self.unusable(&record.key, &AnnouncementError::Invalid(faults));
             }
+            return known.is_some_and(|known| known.card.is_some());
+        };
+        match known {
+            Some(known) => known.card.is_some() && !known.is_of(&entry),
+            None => !self.is_left_out(&record.key, &entry.card),
         }
     }
 
-    /// Whether a record changes more than a lease. Logs a record that cannot be used, because its writer may have
-    /// written it directly to the log and gets no other answer.
-    pub(super) fn noticed(&self, now: &Agents, record: &Record) -> bool {
-        let entry = self.view.read(|agents| agents.get(&record.key).cloned());
-        match (&entry, &record.body) {
-            (Some(entry), _) => {
-                let known = now.agents.get(&record.key);
-                known.is_none_or(|known| known.card.is_some() && !known.is_of(entry))
-            }
-            (None, Some(body)) => {
-                if let Err(faults) = AnnouncedAgent::read(record, body) {
-                    self.metrics.registry(RegistryEvent::Refused);
-                    self.unusable(&record.key, &AnnouncementError::Invalid(faults));
-                }
-                true
-            }
-            (None, None) => true,
-        }
+    /// Whether this announcement could not be used when the list was last rebuilt.
+    fn is_left_out(&self, agent: &str, card: &Arc<Card>) -> bool {
+        let left_out = lock(&self.left_out);
+        let found = left_out.get(agent);
+        found.is_some_and(|it| Arc::ptr_eq(it, card))
     }
 
     /// Counts a refused announcement; `asked` is what it asked for. The reader of a discovery topic logs those from

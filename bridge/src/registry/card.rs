@@ -67,6 +67,10 @@ const EXTENSIONS: usize = 16;
 const EXTENSION_BYTES: usize = 2 << 10;
 /// Maximum number of skills of a card, and of tags, examples and media types of one list.
 pub(crate) const ITEMS: usize = 100;
+/// The longest name of an agent: the name of its route is longer by 6.
+pub(crate) const AGENT_NAME: usize = 58;
+/// The shortest lease.
+pub(crate) const MIN_LEASE: Duration = Duration::from_secs(1);
 /// Maximum number of faults that are reported.
 const MAX_FAULTS: usize = 20;
 
@@ -127,6 +131,7 @@ impl Card {
     ) -> Result<(Self, Faults), Faults> {
         let (card, mut faults, left_out) = Self::parse(document, most_bytes)?;
         faults.extend(&left_out.faults);
+        faults.extend(&repeated_members(document));
         Ok((card, faults))
     }
 
@@ -148,10 +153,7 @@ impl Card {
     /// A card, its own faults, and the skills that cannot be used.
     fn parse(document: &[u8], most_bytes: usize) -> Result<(Self, Faults, LeftOut), Faults> {
         if document.len() > most_bytes {
-            let has = document.len();
-            return Err(Faults::one(format!(
-                "the card has {has} bytes, more than the limit of {most_bytes} (registry.max_card)"
-            )));
+            return Err(Faults::one(too_large(document.len(), most_bytes)));
         }
         let value: Value = serde_json::from_slice(document)
             .map_err(|error| Faults::one(format!("the card is not JSON: {error}")))?;
@@ -200,6 +202,24 @@ impl LeftOut {
             }
         }
         skills
+    }
+}
+
+/// The fault of a card with too many bytes.
+pub(super) fn too_large(bytes: usize, most: usize) -> String {
+    format!("the card has {bytes} bytes, more than the limit of {most} (registry.max_card)")
+}
+
+/// The fault of a card with a repeated member: another reader, such as a policy of the broker, may see the other value.
+fn repeated_members(document: &[u8]) -> Faults {
+    const MAX_SHOWN: usize = 100;
+    match a2abus_executor::parse(document).map(|card| card.first_repeated()) {
+        Ok(None) => Faults::default(),
+        Ok(Some(member)) => {
+            let member: String = member.chars().take(MAX_SHOWN).collect();
+            Faults::one(format!("the member {member:?} is repeated"))
+        }
+        Err(error) => Faults::one(format!("the card is not JSON: {error}")),
     }
 }
 
@@ -258,14 +278,17 @@ pub(crate) fn about(card: &AgentCardConfig) -> Map<String, Value> {
 
 /// Checks the name of an announced agent: a valid configuration name, short enough for the name of its route.
 pub(crate) fn check_name(name: &str) -> Result<Name, String> {
-    const MAX_CHARS: usize = 58;
-    let shown: String = name.chars().take(MAX_CHARS).collect();
-    if name.len() > MAX_CHARS {
+    let shown: String = name.chars().take(AGENT_NAME).collect();
+    if name.len() > AGENT_NAME {
         return Err(format!(
-            "{shown:?}... is too long: an agent's name has at most {MAX_CHARS} characters"
+            "{shown:?}... is too long: an agent's name has at most {AGENT_NAME} characters"
         ));
     }
-    Name::new(name).map_err(|why| format!("{shown:?} is {why}"))
+    Name::new(name).map_err(|_| {
+        format!(
+            "{shown:?} is not a name: write 1 to {AGENT_NAME} letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        )
+    })
 }
 
 /// Reads the members of a card and collects its faults.
@@ -324,9 +347,10 @@ impl Reader<'_> {
             transport,
             topic: topic.map(Text::from),
             lease: lease.and_then(|text| match humantime::parse_duration(&text) {
-                Ok(lease) if !lease.is_zero() => Some(lease),
+                Ok(lease) if lease >= MIN_LEASE => Some(lease),
                 _ => {
-                    let what = "is not a duration above 0: write for example 90s, 10m or 24h";
+                    let what =
+                        "is not a duration of at least 1s: write for example 90s, 10m or 24h";
                     self.0.add(&format!("{place}/lease"), what);
                     None
                 }
@@ -350,6 +374,9 @@ impl Reader<'_> {
         };
         let is_ours = |one: &Value| one.get("uri").and_then(Value::as_str) == Some(EXTENSION);
         let index = list.iter().position(is_ours)?;
+        if list.iter().filter(|one| is_ours(one)).count() > 1 {
+            self.0.add(place, "has urn:a2abus:bus more than once");
+        }
         let place = format!("{place}/{index}/params");
         match list.get(index)?.get("params") {
             Some(Value::Object(params)) => Some((place, params.clone())),
@@ -528,7 +555,11 @@ mod tests {
     use crate::config::{AgentProtocol, ClientDialect};
 
     fn read(card: &Value) -> Result<Card, Faults> {
-        Card::read(card.to_string().as_bytes(), 64 << 10)
+        read_text(&card.to_string())
+    }
+
+    fn read_text(card: &str) -> Result<Card, Faults> {
+        Card::read(card.as_bytes(), 64 << 10)
     }
 
     #[test]
@@ -610,6 +641,35 @@ mod tests {
         assert_eq!(card.shown.dialect, Some(ClientDialect::JafDoc));
         let tools = card.shown.lists.unwrap().tools;
         assert_eq!(tools, 7);
+    }
+
+    #[test]
+    fn a_card_says_nothing_twice() {
+        let refused = |card: &str| read_text(card).unwrap_err().to_string();
+        let two_names = r#"{"name":"a","description":"d","name":"b"}"#;
+        assert!(refused(two_names).contains("\"name\" is repeated"));
+        let topics = r#"{"name":"a","description":"d","capabilities":{"extensions":[
+            {"uri":"urn:a2abus:bus","params":{"topic":"t","topic":"u"}}]}}"#;
+        let member = "capabilities.extensions[0].params.topic";
+        assert!(refused(topics).contains(member), "{}", refused(topics));
+        let bus = |agent: &str| json!({"uri": EXTENSION, "params": {"agent": agent}});
+        let list = json!([bus("a"), bus("b")]);
+        let card = json!({"name": "a", "description": "d", "capabilities": {"extensions": list}});
+        let faults = read(&card).unwrap_err().to_string();
+        assert!(faults.contains("more than once"), "{faults}");
+    }
+
+    #[test]
+    fn a_lease_is_at_least_a_second() {
+        let read = |lease: &str| {
+            let bus = json!([{"uri": EXTENSION, "params": {"lease": lease}}]);
+            read(&json!({"name": "a", "description": "d", "capabilities": {"extensions": bus}}))
+        };
+        assert_eq!(read("1s").unwrap().lease, Some(MIN_LEASE));
+        for lease in ["0s", "1ns", "999ms"] {
+            let faults = read(lease).unwrap_err().to_string();
+            assert!(faults.contains("at least 1s"), "{faults}");
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
@@ -99,6 +100,8 @@ enum DiscoveryRequest {
         method: Method,
         params: Option<Box<RawValue>>,
     },
+    /// A JSON-RPC request that is not accepted here, and why. Its sender may wait for the answer with its id.
+    Refused { id: Option<Text>, failure: Failure },
 }
 
 /// The result of one message.
@@ -389,6 +392,11 @@ impl DiscoveryBinding {
                 result: Err((failure.clone(), false)),
                 is_change: true,
             },
+            Ok(DiscoveryRequest::Refused { id, failure }) => RequestResult {
+                id: id.clone(),
+                result: Err((failure.clone(), false)),
+                is_change: true,
+            },
             Ok(DiscoveryRequest::Card(card)) => {
                 let claim = Announcement {
                     origin: self.origin(delivery),
@@ -603,6 +611,51 @@ impl DiscoveryBinding {
     }
 }
 
+/// The card in a body that announces an agent: the body itself, or a part of a request. `None` if there is none.
+///
+/// # Errors
+/// Why the registry does not read the body.
+pub(crate) fn announced_card(body: &Bytes) -> Result<Option<Bytes>, Failure> {
+    #[derive(Deserialize)]
+    struct Params {
+        card: Box<RawValue>,
+    }
+    Ok(match DiscoveryRequest::read(body.clone())? {
+        DiscoveryRequest::Card(card) => Some(card),
+        DiscoveryRequest::Request {
+            method: Method::Register | Method::Update,
+            params,
+            ..
+        } => {
+            let params = params.as_deref().map_or("{}", RawValue::get);
+            let params: Option<Params> = serde_json::from_str(params).ok();
+            params.map(|params| Bytes::copy_from_slice(params.card.get().as_bytes()))
+        }
+        DiscoveryRequest::Request { .. }
+        | DiscoveryRequest::Updated { .. }
+        | DiscoveryRequest::Refused { .. } => None,
+    })
+}
+
+/// Whether a body is a batch of JSON-RPC messages.
+fn is_batch(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Element {
+        #[serde(rename = "jsonrpc")]
+        _version: IgnoredAny,
+    }
+    let elements = || serde_json::from_slice::<Vec<Element>>(body);
+    body.trim_ascii_start().starts_with(b"[") && elements().is_ok_and(|all| !all.is_empty())
+}
+
+fn unknown_method(method: &str) -> Failure {
+    let method: String = method.chars().take(64).collect();
+    let message = format!(
+        "expected an agent card, agent/card/register, update, get, delete or list, methods/list, or {UPDATED}; this is JSON-RPC with the method {method:?}"
+    );
+    Failure::new(failure::Reason::MethodNotFound, message)
+}
+
 /// Waits for `work`, while queries and answers continue.
 async fn alongside<T>(work: impl Future<Output = T>, background: &mut Background<'_>) -> T {
     let mut work = pin!(work);
@@ -631,6 +684,10 @@ impl DiscoveryRequest {
             params: Option<Box<RawValue>>,
         }
         let refuse = |message: String| Failure::new(failure::Reason::InvalidRequest, message);
+        if is_batch(&body) {
+            let message = "a batch is not accepted here: send each request as its own message";
+            return Err(refuse(message.to_owned()));
+        }
         let envelope: Result<Envelope, _> = serde_json::from_slice(&body);
         // Anything else is read as a card, so its faults are those of a card.
         let Ok(Envelope {
@@ -646,19 +703,22 @@ impl DiscoveryRequest {
         if method == UPDATED {
             return Self::update(params.as_deref());
         }
-        let known = Method::of(&method).filter(|_| version == "2.0");
-        let method = known.ok_or_else(|| {
-            let method: String = method.chars().take(64).collect();
-            refuse(format!(
-                "expected an agent card, agent/card/register, update, get, delete or list, methods/list, or {UPDATED}; this is JSON-RPC with the method {method:?}"
-            ))
-        })?;
         let id = id.map(|id| Text::from(id.get()));
         let is_id = |id: &Text| !id.starts_with(['{', '[', 't', 'f']);
         if !id.as_ref().is_none_or(is_id) {
             return Err(refuse("the id is neither a string nor a number".to_owned()));
         }
-        Ok(Self::Request { id, method, params })
+        if version != "2.0" {
+            let failure = refuse("jsonrpc must be \"2.0\"".to_owned());
+            return Ok(Self::Refused { id, failure });
+        }
+        Ok(match Method::of(&method) {
+            Some(method) => Self::Request { id, method, params },
+            None => Self::Refused {
+                id,
+                failure: unknown_method(&method),
+            },
+        })
     }
 
     /// Reads the change of a resource.
@@ -701,9 +761,32 @@ impl DiscoveryRequest {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_refusal_has_the_id_of_its_request() {
+        let read = |body: &Value| DiscoveryRequest::read(Bytes::from(body.to_string()));
+        for (version, method, reason) in [
+            ("2.0", "agent/card/fly", failure::Reason::MethodNotFound),
+            ("1.0", "agent/card/get", failure::Reason::InvalidRequest),
+        ] {
+            let request = json!({ "jsonrpc": version, "id": "nm", "method": method });
+            let Ok(DiscoveryRequest::Refused { id, failure }) = read(&request) else {
+                panic!("{request} is not refused");
+            };
+            assert_eq!(id.as_deref(), Some(r#""nm""#));
+            assert_eq!(failure.reason(), reason);
+        }
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "agent/card/list" });
+        let Err(failure) = read(&json!([request, request])) else {
+            panic!("a batch is not refused");
+        };
+        assert!(failure.message().contains("a batch"), "{failure:?}");
+        let cards = read(&json!([{ "name": "a" }]));
+        assert!(matches!(cards, Ok(DiscoveryRequest::Card(_))));
+    }
 
     /// The attributes of `serde` take no constants, so the names are written twice.
     #[test]

@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::queries::{AgentQuery, QueryResult};
+use super::queries::{AGENT_TIMEOUT, AgentQuery, QueryResult};
 use super::request::Params;
 use super::{AnnouncementError, Registry, RequestOrigin};
 use crate::calls::UNKNOWN_CALLER;
-use crate::calls::failure::Failure;
+use crate::calls::failure::{Failure, Reason};
 use crate::config::AgentCardConfig;
 
 /// A method.
@@ -131,6 +131,10 @@ fn callable(
             all.extend(tools.map(|tool| of("tools/call", None, Some(tool))));
             None
         }
+        // The caller cannot wait longer: the timeout of its own call does not count here.
+        Some(QueryResult::Nothing(failure)) if failure.reason() == Reason::Timeout => Some(
+            format!("it did not answer tools/list within {AGENT_TIMEOUT:?}"),
+        ),
         Some(QueryResult::Nothing(failure)) => Some(failure.message().to_owned()),
         None => Some("its tools were not queried in time".to_owned()),
     };

@@ -70,7 +70,7 @@ struct CachedAnswer {
 }
 
 /// How long a query may take, for one agent and for all together.
-const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const AGENT_TIMEOUT: Duration = Duration::from_secs(2);
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of agents that are queried concurrently.
 const MAX_CONCURRENT: usize = 32;

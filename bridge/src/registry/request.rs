@@ -11,7 +11,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::announcement::ANY;
-use super::card::about;
+use super::card::{AGENT_NAME, about};
 use super::{
     Agents, AnnouncedAgent, Announcement, AnnouncementError, Owner, Registry, RequestOrigin,
 };
@@ -19,6 +19,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::clock;
 use crate::config::AgentCardConfig;
 use crate::metrics::RegistryEvent;
+use crate::route::Destination;
 use crate::state::StateError;
 
 /// The methods of the registry.
@@ -134,7 +135,8 @@ impl Registry {
                 let agent = params.agent()?;
                 if self.announced(&agent).is_none() {
                     let (claim, why) = (params.claim(origin)?, AnnouncementError::Unknown(agent));
-                    self.done(&claim, None, Some(&why), RegistryEvent::Registered);
+                    self.done(&claim, None, Some(&why), RegistryEvent::Registered)
+                        .await;
                     return Err(why.into());
                 }
                 self.registered(&params, origin).await
@@ -248,12 +250,19 @@ impl Registry {
                 card: RawValue::from_string(card.to_string()).ok()?,
             });
         };
+        // Without a transport of its own, an agent has the first of `registry.destinations`.
+        let routed = agents
+            .agents
+            .get(name)
+            .and_then(|agent| agent.route.as_ref());
+        let routed = routed.and_then(|route| route.destinations().first());
+        let transport = announced.transport().or(routed.map(Destination::transport));
         let expires = clock::since_1970(self.expires(&announced));
         let document = std::str::from_utf8(&announced.document).ok()?;
         Some(AgentEntry {
             agent_id: name.clone(),
             source: "announced",
-            transport: announced.transport().map(|name| name.text().clone()),
+            transport: transport.map(|name| name.text().clone()),
             topic: announced.card.topic.clone(),
             expires_at: Some(clock::rfc3339(expires)),
             available: None,
@@ -358,7 +367,9 @@ impl Params {
             let is_any = may_be_any && segment == ANY;
             let is_legal = (1..=64).contains(&segment.len()) && segment.bytes().all(legal);
             if !is_any && !is_legal {
-                let message = format!("{name} is not 1 to 64 letters, digits, '.', '_' or '-'");
+                // A longer name of an agent is refused together with the faults of its card.
+                let most = if name == "agent_id" { AGENT_NAME } else { 64 };
+                let message = format!("{name} is not 1 to {most} letters, digits, '.', '_' or '-'");
                 return Err(Failure::bad_params(&message));
             }
         }
@@ -391,7 +402,9 @@ impl From<AnnouncementError> for Failure {
             AnnouncementError::Invalid(faults) => {
                 Self::new(Reason::InvalidParams, message).detail("reasons", faults.0)
             }
-            AnnouncementError::Taken { agent, .. } => {
+            AnnouncementError::Taken { agent, .. }
+            | AnnouncementError::Lapsed(agent)
+            | AnnouncementError::Listed(agent) => {
                 Self::new(Reason::InvalidParams, message).detail("agentName", agent.as_str())
             }
             AnnouncementError::Full(most) => {

@@ -77,6 +77,23 @@ fn the_first_rule_that_matches_wins() {
 }
 
 #[test]
+fn a_choice_alone_is_a_glob() {
+    let table = table(&[
+        json!({"targetagent": "prio-{ab,cd}"}),
+        json!({"targetagent": ["x{y}", "prio-*"]}),
+    ]);
+    for (target, expected) in [
+        ("prio-ab", Some("0")),
+        ("prio-cd", Some("0")),
+        ("prio-ef", Some("1")),
+        ("x{y}", Some("1")),
+        ("xy", None),
+    ] {
+        assert_eq!(matched_route(&table, &[(TARGET, target)]), expected);
+    }
+}
+
+#[test]
 fn a_rule_without_conditions_takes_everything() {
     let table = table(&[
         json!({"targetagent": "a"}),

@@ -369,6 +369,13 @@ fn warnings_about_the_configuration_are_lines_of_the_log() {
     std::fs::write(served.directory.path().join("a2abus.yaml"), config).unwrap();
     served.signal(&["HUP"]);
     served.next_line(is_warning);
+
+    // A reload does not repeat them.
+    let is_read = |line: &Value| line["message"] == "the configuration was read again";
+    served.next_line(is_read);
+    served.signal(&["HUP"]);
+    let next = served.next_line(|line| is_warning(line) || is_read(line));
+    assert!(is_read(&next), "{next}");
 }
 
 #[test]

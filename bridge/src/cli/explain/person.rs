@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use a2abus_plugin::{Family, Mapped};
 use bytes::Bytes;
 
-use super::announcement::AnnouncedCard;
 use super::output::ExplainOutput;
+use super::plain::PlainPayload;
 use super::remedy::Fix;
 use super::routing::{DestinationOutput, EXPIRED, RouteOutput};
 use super::unknown::ForwardedUnknown;
@@ -79,12 +79,12 @@ pub(super) fn carried(carried: &ForwardedUnknown<'_>) -> String {
     report
 }
 
-/// The card of an agent that announces itself.
-pub(super) fn announced(card: &AnnouncedCard) -> String {
+/// A payload that is read without an event.
+pub(super) fn plain(payload: &PlainPayload) -> String {
     let mut report = String::new();
-    let unit = format!("unit {}", card.index);
-    section(&mut report, &unit, "the card of an agent");
-    routed(&mut report, &card.route);
+    let unit = format!("unit {}", payload.index);
+    section(&mut report, &unit, payload.what);
+    routed(&mut report, &payload.route);
     report
 }
 

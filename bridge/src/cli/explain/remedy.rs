@@ -22,8 +22,7 @@ impl Fix {
     pub(super) fn of(refusal: &Refusal, routing: Option<&Routing<'_>>) -> Self {
         let binding = routing.and_then(Routing::binding);
         let is_for_answers = binding.is_some_and(|binding| binding.role == Role::Responses);
-        // The attributes of an event in the headers have reasons that are not those of detection.
-        if !is_for_answers || refusal.code != refusal.kind.as_str() {
+        if !is_for_answers || refusal.is_of_event() {
             return Self {
                 reason: refusal.code,
                 fix: of(refusal.kind),
@@ -91,7 +90,7 @@ fn of(kind: DecodeErrorKind) -> &'static str {
         K::MissingVersion => "add the protocol_version to the answer",
         K::MissingId => "add an id, or remove strict_ids from the mapping of the binding",
         K::MissingCollaborationId => {
-            "send the whole workflow as one message, or give all its lines the same collaborationid"
+            "send the whole workflow as one message, or its lines, with the same collaborationid, to a binding with role: workflows"
         }
         K::LinkLocal => {
             "do not send messages about a connection (handshake, ping, pong, shutdown) to the bus, or wrap them in a CloudEvent"

@@ -4,14 +4,16 @@ use std::borrow::Cow;
 
 use a2abus_models::e2a::Trust;
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, format, kind_of_event};
+use a2abus_transports::Message;
 use a2abus_transports::content_mode::ProtocolBinding;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::bus::BusId;
+use crate::calls::failure::Failure;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused};
-use crate::calls::resolve::{ReadAt, Reader, answered_call};
+use crate::calls::resolve::{ReadAt, Reader, answered_call, names_call};
 use crate::cli::payload::{EntryPoint, PayloadOptions};
 use crate::clock;
 use crate::config::{BindingConfig, Config, Mode, Name, Role, TransportConfig};
@@ -19,6 +21,9 @@ use crate::doors::kind_of_sent;
 use crate::metrics::Metrics;
 use crate::pipeline::adapt::AdaptError;
 use crate::pipeline::claims::Claims;
+use crate::registry::AnnouncementError;
+use crate::registry::card::Card;
+use crate::registry::discovery::announced_card;
 use crate::route::{Destination, RouteMatch, RuleCheck, next_hops};
 use crate::rules::{Rules, Unrouted};
 use crate::workflows::bus::{NotExecuted, hint_of_data};
@@ -146,12 +151,6 @@ impl<'a> Routing<'a> {
         self.entry.binding
     }
 
-    /// The size of the largest card that the registry accepts.
-    pub(super) fn max_card(&self) -> usize {
-        let most = self.entry.config.registry.max_card.0.as_u64();
-        usize::try_from(most).unwrap_or(usize::MAX)
-    }
-
     /// Whether the entry point is the HTTP listener.
     pub(super) fn is_http(&self) -> bool {
         self.entry.binding.is_none()
@@ -169,17 +168,7 @@ impl<'a> Routing<'a> {
             return Vec::new();
         };
         let message = options.message(&Bytes::new());
-        let at = ReadAt {
-            rules: &self.rules,
-            bus: BusId::default(),
-            // Only for log lines.
-            topic: &binding.dead_letter.topic.0,
-            origin: None,
-            message: &message,
-            reply_to: None,
-            reader: Reader::Binding,
-            trust: Trust::Untrusted,
-        };
+        let at = self.at(binding, &message);
         let mut filled = Vec::new();
         if is_event {
             let id = event.id().clone();
@@ -202,14 +191,65 @@ impl<'a> Routing<'a> {
         filled
     }
 
-    /// Why the executor does not execute the request in a unit; `None` if it does, and on other bindings.
-    pub(super) fn not_executed(
+    /// A message that a binding reads.
+    fn at<'m>(&'m self, binding: &'m BindingConfig, message: &'m Message) -> ReadAt<'m> {
+        ReadAt {
+            rules: &self.rules,
+            bus: BusId::default(),
+            // The topic of the message is not known.
+            topic: &binding.dead_letter.topic.0,
+            origin: None,
+            message,
+            reply_to: None,
+            reader: Reader::Binding,
+            trust: Trust::Untrusted,
+        }
+    }
+
+    /// Adds to the route of a unit why the reader of a binding without routes refuses it.
+    pub(super) fn refuse(
         &self,
+        route: &mut RouteOutput,
+        mapped: &Mapped,
+        options: &PayloadOptions,
+    ) {
+        let Some(binding) = self.entry.binding else {
+            return;
+        };
+        match binding.role {
+            Role::Workflows => {
+                if let Some(why) = self.not_executed(binding, mapped, options) {
+                    route.not_executed(why);
+                }
+            }
+            Role::Discovery => {
+                let body = mapped.event.body();
+                if let Some(why) = self.not_announced(&body).filter(|_| !body.is_empty()) {
+                    route.not_announced(&why);
+                }
+            }
+            Role::Responses => {
+                if let Some(reason) = self.no_answer(mapped, options) {
+                    route.no_answer(reason);
+                }
+            }
+            Role::Agent => {
+                let is_request = mapped.kind == Kind::Request;
+                if is_request && route.reason.is_none() && clock::is_expired(&mapped.event) {
+                    route.expired();
+                }
+            }
+            Role::Events => {}
+        }
+    }
+
+    /// Why the executor does not execute the request in a unit; `None` if it does.
+    fn not_executed(
+        &self,
+        binding: &BindingConfig,
         mapped: &Mapped,
         options: &PayloadOptions,
     ) -> Option<NotExecuted> {
-        let is_executing = |binding: &&BindingConfig| binding.role == Role::Workflows;
-        let binding = self.entry.binding.filter(is_executing)?;
         let config = self.entry.config;
         let event = &mapped.event;
         let data = match mapped.detection.family {
@@ -223,6 +263,45 @@ impl<'a> Routing<'a> {
             allowed(config, binding).ok()?,
             &config.workflows,
         )
+    }
+
+    /// Why the registry refuses a body, or the card in it; `None` if it does not. Whether the agent may use its name and
+    /// destination is known only to the running bridge.
+    pub(super) fn not_announced(&self, body: &Bytes) -> Option<Failure> {
+        let card = match announced_card(body) {
+            Ok(card) => card?,
+            Err(failure) => return Some(failure),
+        };
+        let most = self.entry.config.registry.max_card.0.as_u64();
+        let faults = Card::read(&card, usize::try_from(most).unwrap_or(usize::MAX)).err()?;
+        Some(AnnouncementError::Invalid(faults).into())
+    }
+
+    /// The reason of the dead letter of a unit that is no answer; `None` if it can be one.
+    fn no_answer(&self, mapped: &Mapped, options: &PayloadOptions) -> Option<&'static str> {
+        let event = &mapped.event;
+        // An event without a kind is an answer if it arrives where an answer is expected.
+        event.extension(extension::MCP_TYPE)?;
+        if self.names_call(&mapped.bytes, options) {
+            return None;
+        }
+        let is_progress = || {
+            let method = event.extension_text(extension::A2A_METHOD);
+            method.is_some_and(|method| method.as_str() == "notifications/progress")
+        };
+        match mapped.kind {
+            Kind::Request => Some(NOT_AN_ANSWER),
+            Kind::Notification if !is_progress() => Some(UNCORRELATED),
+            _ => None,
+        }
+    }
+
+    /// Whether the binding reads a unit as the answer to a call that the unit, or the headers of its message, name.
+    pub(super) fn names_call(&self, unit: &Bytes, options: &PayloadOptions) -> bool {
+        let message = options.message(unit);
+        let binding = self.entry.binding;
+        let binding = binding.filter(|binding| binding.role == Role::Responses);
+        binding.is_some_and(|binding| names_call(self.at(binding, &message), options.binding()))
     }
 
     /// `reply_address` is the one that the event or its message names.
@@ -243,10 +322,9 @@ impl<'a> Routing<'a> {
     }
 
     fn routed(&self, event: &Event, kind: Kind, reply_address: Option<&Text>) -> RouteOutput {
-        let binding = self.entry.name();
         let is_answer = matches!(kind, Kind::Response | Kind::Stream);
         let mut output = RouteOutput {
-            binding: binding.to_owned(),
+            binding: self.entry.name().to_owned(),
             chosen: None,
             reason: None,
             is_answered: false,
@@ -272,8 +350,7 @@ impl<'a> Routing<'a> {
             Some(Role::Events) | None => None,
         };
         if unrouted.is_none() && clock::is_expired(event) {
-            output.reason = Some(EXPIRED.into());
-            output.detail = Some("its expirytime has passed".to_owned());
+            output.expired();
             return output;
         }
         // The executor checks the addresses of its requests itself.
@@ -289,9 +366,6 @@ impl<'a> Routing<'a> {
         }
         if unrouted.is_some() {
             output.note = unrouted;
-            if role == Some(Role::Responses) {
-                output.reason = no_answer(event, kind).map(Cow::from);
-            }
             return output;
         }
         if let Err(error) = self.route(event, &mut output) {
@@ -385,23 +459,6 @@ fn asked<'n>(event: &Event, reply_address: Option<&'n Text>) -> Option<&'n Text>
     reply_address.filter(|_| may_be_request)
 }
 
-/// The reason of the dead letter of an event on a binding for answers; `None` if it can be an answer.
-fn no_answer(event: &Event, kind: Kind) -> Option<&'static str> {
-    // An event without a kind is an answer if it arrives where an answer is expected.
-    event.extension(extension::MCP_TYPE)?;
-    let is_progress = || {
-        let method = event.extension_text(extension::A2A_METHOD);
-        method.is_some_and(|method| method.as_str() == "notifications/progress")
-    };
-    let call = [extension::CALL_ID, extension::COLLABORATION_ID];
-    let names_call = call.into_iter().any(|name| event.extension(name).is_some());
-    match kind {
-        Kind::Request => Some(NOT_AN_ANSWER),
-        Kind::Notification if !names_call && !is_progress() => Some(UNCORRELATED),
-        _ => None,
-    }
-}
-
 /// The event as JSON.
 fn shown(event: &Event) -> Option<Box<RawValue>> {
     let mut json = Vec::new();
@@ -418,11 +475,30 @@ impl RouteOutput {
     }
 
     /// The executor does not execute the request.
-    pub(super) fn not_executed(&mut self, why: NotExecuted) {
+    fn not_executed(&mut self, why: NotExecuted) {
         self.fix = fix_of(&why.code).filter(|_| !why.is_answered);
         self.is_answered = why.is_answered;
         self.detail = Some(why.detail);
         self.reason = Some(why.code.into());
+    }
+
+    /// The registry does not accept the card.
+    pub(super) fn not_announced(&mut self, why: &Failure) {
+        self.detail = Some(why.message().to_owned());
+        self.reason = Some(why.reason_code().into());
+    }
+
+    /// The unit cannot be the answer to a call.
+    fn no_answer(&mut self, reason: &'static str) {
+        self.fix = fix_of(reason);
+        self.reason = Some(reason.into());
+    }
+
+    /// The event has come too late.
+    fn expired(&mut self) {
+        self.reason = Some(EXPIRED.into());
+        self.detail = Some("its expirytime has passed".to_owned());
+        self.fix = fix_of(EXPIRED);
     }
 
     /// The payload is published as it came, without an event.

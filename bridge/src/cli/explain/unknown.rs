@@ -39,6 +39,7 @@ impl<'a> ForwardedUnknown<'a> {
         let routing = routing?;
         let binding = routing.binding()?;
         let is_carried = refusal.kind == DecodeErrorKind::Unknown
+            && !refusal.has_sender
             && binding.role == Role::Events
             && binding.effective_on_unknown() != OnUnknown::Reject;
         is_carried.then(|| {

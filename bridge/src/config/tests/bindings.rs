@@ -238,6 +238,18 @@ default_route: [{transport: k, topic: t}]
 ",
         &[],
     );
+    // Unless one of them is a mirror of the other, or has it as its source.
+    check_more(
+        "
+bindings:
+- {name: a, transport: n, topics: [q.x], stream: s, durable: e}
+- {name: b, transport: n, topics: [r.>, q.x], stream: mirror, durable: f}
+default_route: [{transport: k, topic: t}]
+",
+        &[
+            "f:3:35: warning: bindings[1].topics: shares a topic with the binding a, and both get every message: each is routed twice; use one binding, or a route with when: {binding: a}",
+        ],
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Can every secret and TLS file that the bridge needs to start be read, are the certificates valid, and are the
-//! programs of attached agents on this machine? No message shows a secret.
+//! Can every secret and TLS file that the bridge needs to start be read, are the certificates valid, do the clients of
+//! the buses accept them, and are the programs of attached agents on this machine? No message shows a secret.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -16,24 +16,7 @@ use crate::config::{AttachConfig, PushConfig, StateLog};
 
 pub(super) fn check(checker: &mut Checker<'_>) {
     let sections = checker.sections;
-    let path = ValuePath::root().key("transports");
-    for (name, transport) in &sections.transports {
-        for (place, secret) in transport.iter().flat_map(TransportConfig::secrets) {
-            if let Err(error) = secret.reveal() {
-                unread(checker, path.key(name).below(place), &error);
-            }
-        }
-        let findings = transport.as_ref().map(TransportConfig::tls_findings);
-        let findings = findings.unwrap_or_default();
-        let login = transport.as_ref().and_then(TransportConfig::login_problem);
-        let unusable = findings.unusable.into_iter().chain(findings.invalid);
-        for problem in unusable.chain(login) {
-            checker.error(path.key(name).below(&problem.key), problem.message);
-        }
-        for problem in findings.expiring {
-            checker.warning(path.key(name).below(&problem.key), problem.message);
-        }
-    }
+    transports(checker);
     let path = ValuePath::root().key("agents");
     for (name, agent) in &sections.agents {
         let attach = agent.as_ref().and_then(|agent| agent.attach.as_ref());
@@ -67,6 +50,34 @@ pub(super) fn check(checker: &mut Checker<'_>) {
                 Ok(_) => {}
                 Err(KeyError::Secret(error)) => unread(checker, path.index(index), &error),
                 Err(short @ KeyError::Short) => checker.error(path.index(index), short.to_string()),
+            }
+        }
+    }
+}
+
+fn transports(checker: &mut Checker<'_>) {
+    let sections = checker.sections;
+    let path = ValuePath::root().key("transports");
+    for (name, transport) in &sections.transports {
+        for (place, secret) in transport.iter().flat_map(TransportConfig::secrets) {
+            if let Err(error) = secret.reveal() {
+                unread(checker, path.key(name).below(place), &error);
+            }
+        }
+        let findings = transport.as_ref().map(TransportConfig::tls_findings);
+        let findings = findings.unwrap_or_default();
+        let login = transport.as_ref().and_then(TransportConfig::login_problem);
+        let unusable = findings.unusable.into_iter().chain(findings.invalid);
+        for problem in unusable.chain(login) {
+            checker.error(path.key(name).below(&problem.key), problem.message);
+        }
+        for problem in findings.expiring {
+            checker.warning(path.key(name).below(&problem.key), problem.message);
+        }
+        let path = path.key(name);
+        if !checker.problems.has_error_under(&path) {
+            for problem in transport.iter().flat_map(TransportConfig::refusals) {
+                checker.error(path.below(&problem.key), problem.message);
             }
         }
     }

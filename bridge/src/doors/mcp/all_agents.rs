@@ -1,6 +1,6 @@
 //! `/mcp`: all agents as one server. Tools and prompts are named `AGENT.NAME` (or with another separator), and URIs of
 //! resources begin with `a2abus://AGENT/`. A request for one of them goes to its agent, with the agent's own name. A
-//! name without an agent belongs to the default agent, if there is one.
+//! name without a separator, or a URI without that scheme, belongs to the default agent, if there is one.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -49,10 +49,31 @@ impl<'s> Naming<'s> {
         }
     }
 
-    /// The agent of a name, and the agent's own name. A name without an agent belongs to the default agent.
+    /// The agent of a name, and the agent's own name. A name that can name no agent belongs to the default agent. One
+    /// whose agent is unknown does not: it may be the tool of an agent that was here, or is mistyped.
     fn of_agent<'a>(self, agents: &'a Agents, name: &'a str) -> Option<(&'a str, &'a str)> {
-        let split = self.split(name, |agent| agents.get(agent).is_some());
-        split.or_else(|| Some((agents.default_agent()?.as_str(), name)))
+        let named = self.of_known(agents, name);
+        named.or_else(|| {
+            let default = agents.default_agent()?.as_str();
+            (!self.names_an_agent(name)).then_some((default, name))
+        })
+    }
+
+    /// The agent that a name begins with, and the agent's own name. An agent of the configuration takes precedence: no
+    /// agent that announces itself can take over its tools.
+    fn of_known<'a>(self, agents: &Agents, name: &'a str) -> Option<(&'a str, &'a str)> {
+        let is_known = |agent: &str| agents.get(agent).is_some();
+        let is_listed = |agent: &str| is_known(agent) && !agents.is_announced(agent);
+        let listed = self.split(name, is_listed);
+        listed.or_else(|| self.split(name, is_known))
+    }
+
+    /// Whether a name has the form of an agent's name and the agent's own name.
+    fn names_an_agent(self, name: &str) -> bool {
+        match self {
+            Self::Name(separator) => name.contains(separator),
+            Self::Uri => name.starts_with(SCHEME),
+        }
     }
 
     fn join(self, agent: &str, name: &str) -> String {
@@ -79,11 +100,11 @@ impl<'s> Naming<'s> {
         self,
         name: &str,
         (agent, own): (&str, &str),
-        is_agent: impl Fn(&str) -> bool,
+        agents: &Agents,
     ) -> Result<(), &'static str> {
         if self != Self::Uri && SkillConfig::check_id(own).is_err() {
             Err("its name is empty, longer than 256 characters, or has a control character")
-        } else if self.split(name, is_agent) == Some((agent, own)) {
+        } else if self.of_known(agents, name) == Some((agent, own)) {
             Ok(())
         } else {
             Err("its name belongs to another agent")
@@ -125,7 +146,6 @@ impl McpRequest<'_> {
         let names = to_ask.map(|(name, _)| name.clone()).collect();
         let caller = self.common.caller.clone();
         let found = registry.queries.all(names, question, caller).await;
-        let is_agent = |name: &str| agents.get(name).is_some();
         let mut names = HashSet::new();
         let naming = Naming::of(member, &self.mcp.separator);
         let items = agents.iter().flat_map(|(agent, card)| {
@@ -140,7 +160,7 @@ impl McpRequest<'_> {
                 .iter()
                 .filter_map(|item| renamed(agent, item, (member, naming)));
             let listed = renamed.filter_map(|Renamed { own, name, item }| {
-                let why = match naming.check(&name, (agent, &own), is_agent) {
+                let why = match naming.check(&name, (agent, &own), &agents) {
                     Err(why) => why,
                     Ok(()) if names.contains(&name) => "another one has the same name",
                     Ok(()) => {

@@ -288,6 +288,31 @@ default_route: [{{transport: k, topic: t}}, {{transport: n, topic: t}}]
     }
 }
 
+#[test]
+#[cfg(feature = "kafka")]
+fn check_finds_properties_that_librdkafka_does_not_accept_together() {
+    let (_folder, file) = config(
+        "
+transports:
+  k: { type: kafka, brokers: ['h:1'], properties: { reconnect.backoff.ms: '5000' } }
+default_route: [{ transport: k, topic: t }]
+",
+    );
+    let file = file.to_str().unwrap();
+    let output = run(&["check", "-c", file], "");
+    assert_eq!((output.status, output.stdout.as_str()), (1, ""));
+    let expected = " transports.k.properties.reconnect.backoff.ms: librdkafka refuses the client: `reconnect.backoff.max.ms` must be >= `reconnect.backoff.ms`";
+    let mut lines = output.stderr.lines();
+    let problem = lines.find(|line| line.ends_with(expected));
+    let is_located = problem.is_some_and(|line| line.starts_with(&format!("{file}:3:")));
+    assert!(is_located, "{}", output.stderr);
+    let verdict = output.stderr.lines().last().unwrap();
+    let is_alone = verdict.starts_with(&format!("{file}: 1 error"));
+    assert!(is_alone && !verdict.contains("secret"), "{verdict}");
+    let without = run(&["check", "-c", file, "--without-secrets"], "");
+    assert_eq!(without.status, 0, "{}", without.stderr);
+}
+
 #[cfg(feature = "nats")]
 #[test]
 fn check_reads_the_credentials_of_nats() {

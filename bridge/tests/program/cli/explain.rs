@@ -566,3 +566,158 @@ fn explain_has_the_reasons_of_a_binding_of_answers() {
         assert!(!text.contains("on_unknown"), "{text}");
     }
 }
+
+#[test]
+fn explain_reads_each_announcement_once_with_the_card_in_it() {
+    let (_folder, file) = config(REGISTRY);
+    let file = file.to_str().unwrap();
+    let event = |card: &str| {
+        format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{card}}}"#)
+    };
+    let register = |card: &str| {
+        let params = format!(r#"{{"agent_id":"maps","card":{card}}}"#);
+        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"agent/card/register","params":{params}}}"#)
+    };
+    let good = r#"{"name":"maps","description":"d"}"#;
+    let bad = r#"{"name":"maps","description":7}"#;
+    let no_object = Some("not a JSON object");
+    let batch = "a batch is not accepted here";
+    for (payload, fault) in [
+        (format!("[{good},{good}]"), no_object),
+        (format!("[{good},{CALL}]"), no_object),
+        (format!("[{CALL}]"), Some(batch)),
+        ("[]".to_owned(), no_object),
+        (format!("{good}\n{good}"), Some("trailing characters")),
+        (LEGACY.to_owned(), Some("/name")),
+        (event(good), None),
+        (event(bad), Some("/description")),
+        (register(good), None),
+        (register(bad), Some("/description")),
+    ] {
+        let arguments = ["explain", "-c", file, "--binding", "cards"];
+        let output = run(&arguments, &payload);
+        let route = &output.one()["route"];
+        let of = |fault| match fault == batch {
+            true => "invalid_request",
+            false => "invalid_params",
+        };
+        let reason = fault.map(of);
+        let found = (&route["reason"], output.status);
+        assert_eq!(
+            found,
+            (&json!(reason), i32::from(fault.is_some())),
+            "{payload}"
+        );
+        let detail = route["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains(fault.unwrap_or_default()), "{detail}");
+    }
+}
+
+#[test]
+fn explain_refuses_requests_that_have_come_too_late_to_be_executed() {
+    const AGENT: &str = "
+transports: { bus: { type: memory } }
+agents: { sums: { to: { transport: bus, topic: agents.sums }, attach: { url: 'http://127.0.0.1:9/', protocol: jsonrpc } } }
+";
+    let workflow = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","a2amethod":"workflows/execute","expirytime":"TIME","data":{"workflow":"{}"}}"#;
+    let call = CALL.replace("weather", "sums");
+    let call = format!(
+        r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","mcptype":"request","expirytime":"TIME","data":{call}}}"#
+    );
+    for (text, binding, event, reason, goes) in [
+        (
+            REGISTRY,
+            "wf",
+            workflow,
+            "execution_timeout",
+            "goes    nowhere: its requester, if it has one, gets the error execution_timeout\n",
+        ),
+        (
+            AGENT,
+            "agent-sums",
+            call.as_str(),
+            "expired",
+            "goes    nowhere: it is dropped, ",
+        ),
+    ] {
+        let (_folder, file) = config(text);
+        let arguments = [
+            "explain",
+            "-c",
+            file.to_str().unwrap(),
+            "--binding",
+            binding,
+        ];
+        let expired = event.replace("TIME", "2020-01-01T00:00:00Z");
+        let output = run(&arguments, &expired);
+        let route = &output.one()["route"];
+        assert_eq!((&route["reason"], output.status), (&json!(reason), 1));
+        assert!(route["note"].is_string(), "{route}");
+        let shown = run(&[&arguments[..], &["--text"]].concat(), &expired).stdout;
+        assert!(
+            shown.contains(goes) && shown.contains("expirytime has passed"),
+            "{shown}"
+        );
+        let later = event.replace("TIME", "2100-01-01T00:00:00Z");
+        let output = run(&arguments, &later);
+        assert_eq!(output.status, 0, "{}", output.stdout);
+    }
+}
+
+/// Whatever its kind and its family: the call that it names waits for it.
+#[test]
+fn explain_finds_the_call_of_an_answer_in_its_headers_and_attributes() {
+    let call = "a".repeat(26);
+    let event = |kind: &str, call: &str| {
+        format!(
+            r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","mcptype":"{kind}","callid":"{call}"}}"#
+        )
+    };
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/message"}"#;
+    let unknown = r#"{"a":1}"#;
+    for header in ["kafka_correlationId", "ce_callid", "ce_collaborationid"] {
+        for payload in [notification, unknown, CALL] {
+            let named = format!("{header}={call}");
+            let output = explain(&["--binding", "answers", "--header", &named], payload);
+            let route = &output.one()["route"];
+            assert_eq!((&route["reason"], output.status), (&json!(null), 0));
+            let note = route["note"].as_str().unwrap();
+            assert!(note.contains("matched to the calls"), "{note}");
+        }
+        let other = format!("{header}=x");
+        for payload in [notification, unknown] {
+            let output = explain(&["--binding", "answers", "--header", &other], payload);
+            let line = output.one();
+            let reason = line.get("reason").unwrap_or(&line["route"]["reason"]);
+            assert_eq!((reason, output.status), (&json!("uncorrelated"), 1));
+        }
+    }
+    for (event, reason) in [
+        (event("notification", &call), json!(null)),
+        (event("request", &call), json!(null)),
+        (event("notification", "x"), json!("uncorrelated")),
+        (event("request", "x"), json!("not_an_answer")),
+    ] {
+        let output = explain(&["--binding", "answers"], &event);
+        assert_eq!(output.one()["route"]["reason"], reason, "{event}");
+    }
+    let named = format!("kafka_correlationId={call}");
+    let arguments = ["--binding", "answers", "--text", "--header", &named];
+    let text = explain(&arguments, unknown).stdout;
+    let what = "unit 0  an answer of no known family\n";
+    assert!(text.starts_with(what), "{text}");
+}
+
+#[test]
+fn explain_takes_answers_of_any_family() {
+    let (_folder, file) = config(
+        "
+transports: { bus: { type: memory } }
+bindings: [{ name: answers, transport: bus, topics: [a], role: responses, protocol: a2e_message, strict: true }]
+",
+    );
+    let file = file.to_str().unwrap();
+    let output = run(&["explain", "-c", file, "--binding", "answers"], RESULT);
+    assert_eq!(output.status, 0, "{}", output.stdout);
+    assert_eq!(output.one()["family"], "jsonrpc");
+}
