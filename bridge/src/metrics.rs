@@ -419,6 +419,11 @@ impl Metrics {
         self.workflows.ended.with_label_values(&[status]).inc();
     }
 
+    /// Counts an execution whose record is stored without its results.
+    pub(crate) fn workflow_results_not_stored(&self) {
+        self.workflows.not_stored.inc();
+    }
+
     /// Counts a finished run of an operation.
     pub fn workflow_operation(&self, progress: &Progress) {
         match progress.status {
@@ -589,7 +594,7 @@ const CLIENT_DROPPED: Definition = Definition {
     name: "a2abus_client_dropped_total",
     unit: "messages",
     labels: &["transport"],
-    help: "Messages of core NATS subscriptions that were dropped unread because the bridge was too slow.",
+    help: "Messages that were dropped unread: those of core NATS subscriptions because the bridge was too slow, and those in topics of the memory transport that nobody reads because others needed the room.",
 };
 const SOURCE_LAG: Definition = Definition {
     name: "a2abus_source_lag",
@@ -751,7 +756,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_unit_in_its_name() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 68);
+        assert_eq!(metrics.definitions().len(), 69);
         // A gauge without a unit suffix is named after what it counts.
         let gauges = [
             "a2abus_config_last_reload_successful",

@@ -1,8 +1,8 @@
 //! Calls by agent. The number of agents with their own series is limited, because callers choose the names.
 //!
-//! An agent gets its own series with its first answer, or with its first call if a route names it. At the limit, the
-//! agent whose last call was longest ago loses its series, unless that call was recent or it has calls in flight. All
-//! agents without their own series count together as `other`.
+//! An agent gets its own series with its first answer, or with its first call if a route names it or it has announced
+//! itself. At the limit, the agent whose last call was longest ago loses its series, unless that call was recent or it
+//! has calls in flight. All agents without their own series count together as `other`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -24,6 +24,8 @@ pub enum ReplyOutcome {
     Late,
     /// The call goes on with what other replicas record.
     Recorded,
+    /// Its record was read again, and had been handed over before.
+    Repeated,
     /// It names no call, or is the request itself.
     Unknown,
     /// Forwarded to the replica that waits for it.
@@ -98,10 +100,11 @@ impl CallOutcome {
 
 impl ReplyOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Delivered,
         Self::Late,
         Self::Recorded,
+        Self::Repeated,
         Self::Unknown,
         Self::Forwarded,
         Self::Foreign,
@@ -118,6 +121,7 @@ impl ReplyOutcome {
             Self::Delivered => "delivered",
             Self::Late => "late",
             Self::Recorded => "recorded",
+            Self::Repeated => "repeated",
             Self::Unknown => "unknown",
             Self::Forwarded => "forwarded",
             Self::Foreign => "foreign",

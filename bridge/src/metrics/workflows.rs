@@ -11,6 +11,7 @@ pub(super) struct WorkflowMetrics {
     pub(super) ended: IntCounterVec,
     pub(super) operations: IntCounterVec,
     pub(super) running: IntGauge,
+    pub(super) not_stored: IntCounter,
     pub(super) refused: Vec<IntCounter>,
     pub(super) reloads: Vec<IntCounter>,
 }
@@ -66,6 +67,7 @@ impl WorkflowMetrics {
             ended: on.counters(ENDED)?,
             operations: on.counters(OPERATIONS)?,
             running: on.gauge(RUNNING)?,
+            not_stored: on.counter(NOT_STORED)?,
             refused: per_value(&refused, &RefusalReason::ALL.map(RefusalReason::as_str))?,
             reloads: per_value(&reloads, &ReloadOutcome::ALL.map(ReloadOutcome::as_str))?,
         })
@@ -147,6 +149,12 @@ const RUNNING: Definition = Definition {
     unit: "executions",
     labels: &[],
     help: "Running workflow executions.",
+};
+const NOT_STORED: Definition = Definition {
+    name: "a2abus_workflow_results_not_stored_total",
+    unit: "executions",
+    labels: &[],
+    help: "Workflow executions whose record is stored without their results, because the store does not accept them.",
 };
 const OPERATIONS: Definition = Definition {
     name: "a2abus_workflow_operations_total",
