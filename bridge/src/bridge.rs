@@ -17,7 +17,9 @@ use a2abus_executor::{Client, ClientOptions, Environment};
 use a2abus_plugin::Text;
 use a2abus_transports::{AnyTransport, Revealed, Subscription};
 use arc_swap::ArcSwap;
-use tokio::net::{TcpListener, TcpSocket};
+#[cfg(target_os = "linux")]
+use socket2::SockRef;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::bus::delivery::{Destinations, Publisher};
@@ -156,8 +158,8 @@ impl Bridge {
         let results = results(&config, &state, &log).await?;
         let bindings = parts.bindings(workflows.as_ref(), results.as_ref())?;
         let reload = ConfigReloader::new(&config, &publisher, &calls, watch, &metrics, &readiness);
-        let door = listen(config.http.enabled, config.http.listen.0)?;
-        let admin = listen(config.admin.enabled, config.admin.listen.0)?;
+        let door = listen(config.http.enabled, config.http.listen.0).await?;
+        let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
         let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
         let reload = reload.map(|reload| reload.with_a2a(a2a.as_ref()));
         Ok(Self {
@@ -477,31 +479,21 @@ async fn results(
     Ok(Some(Results::open(state, log).await?))
 }
 
-/// The send buffer of a connection, in bytes.
-const SEND_BUFFER: u32 = 256 << 10;
-/// Maximum number of connections that wait to be accepted.
-const BACKLOG: u32 = 1_024;
+/// How many unsent bytes of a connection the kernel accepts.
+#[cfg(target_os = "linux")]
+const MAX_UNSENT: u32 = 128 << 10;
 
-fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {
+async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {
     if !enabled {
         return Ok(None);
     }
-    let listener = open_socket(address);
-    listener
-        .map(Some)
-        .map_err(|source| BridgeError::Listen { address, source })
-}
-
-/// Opens a socket for clients, whose connections inherit its buffers.
-fn open_socket(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    // The kernel reports room in a buffer once a third of it is free. Its own limit is megabytes, so a client that reads
-    // slowly, but fast enough, would seem to read nothing for minutes.
-    socket.set_send_buffer_size(SEND_BUFFER)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    let failed = |source| BridgeError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    // The connections inherit it. The kernel's own limit is megabytes, so a client that reads slowly, but fast enough, would
+    // seem to read nothing for minutes.
+    #[cfg(target_os = "linux")]
+    SockRef::from(&listener)
+        .set_tcp_notsent_lowat(MAX_UNSENT)
+        .map_err(failed)?;
+    Ok(Some(listener))
 }

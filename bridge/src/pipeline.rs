@@ -40,7 +40,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use a2abus_plugin::{MapContext, Text};
-use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{Consumer, Delivery, Outcome};
 use futures_util::StreamExt as _;
 use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
@@ -147,7 +146,7 @@ impl Pipeline {
             }
             run.proceed_fresh();
             // After a subscription that has ended by itself, an answer settles nothing.
-            if !open && self.is_redelivered() && run.leave_held(stop.is_cancelled()) {
+            if !open && self.intake.is_redelivered() && run.leave_held(stop.is_cancelled()) {
                 tracing::info!(binding = %self.intake.name, "messages that wait for a failing destination stay at their source");
             }
             // A held lane has work or a confirmation here.
@@ -166,11 +165,6 @@ impl Pipeline {
                 else => return,
             }
         }
-    }
-
-    /// Whether messages that are not settled come again.
-    fn is_redelivered(&self) -> bool {
-        self.intake.binding != ProtocolBinding::Nats || self.intake.reads_jetstream
     }
 
     /// Reads a delivery.

@@ -366,10 +366,9 @@ impl Registry {
             return announcements.refused(claim, event, why);
         }
         announcements.metrics.registry(event);
-        let is_visible = {
+        let is_visible = || {
             let entry = agent.and_then(|agent| announcements.live(agent));
-            // A rebuild in progress may make it visible.
-            let now = self.built();
+            let now = self.now();
             let known = agent.and_then(|agent| now.agents.get(agent));
             match (&entry, known) {
                 (Some(entry), Some(known)) => known.card.is_none() || known.is_of(entry),
@@ -377,7 +376,11 @@ impl Registry {
                 (Some(_), None) => false,
             }
         };
-        if !is_visible {
+        if !is_visible() {
+            // A rebuild that waits or is in progress may make it visible.
+            drop(self.rebuilds.next.lock().await);
+        }
+        if !is_visible() {
             self.refresh_soon().await;
         }
     }

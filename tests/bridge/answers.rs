@@ -868,22 +868,6 @@ async fn an_answer_that_cannot_be_forwarded_ends_its_call_with_the_reason() {
 }
 
 #[tokio::test]
-async fn the_confirmation_of_a_stream_that_stores_the_request_is_not_an_answer() {
-    let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
-    let confirmation = Message::plain(r#"{"stream":"WORK","domain":"hub","seq":3}"#);
-    world.publish(&request.reply_to, confirmation).await;
-    world
-        .until_counted(r#"a2abus_replies_total{outcome="unknown"}"#, 1)
-        .await;
-    let result = Message::plain(r#"{"stream":"WORK","seq":3,"city":"Oslo"}"#);
-    world.publish(&request.reply_to, result).await;
-    assert!(body(&part(&mut answer).await).contains("Oslo"));
-    world.end().await;
-}
-
-#[tokio::test]
 async fn the_request_itself_is_not_an_answer_even_if_its_route_converts_it() {
     let config = CONFIG.replace(
         "'agents.{targetagent}' }]",

@@ -12,7 +12,7 @@ use a2abus_transports::{
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
@@ -704,7 +704,8 @@ async fn an_unavailable_server_is_reported_and_its_calls_are_not_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unused_server_is_shown_as_unavailable_too() {
-    let address = Site::start().await.address;
+    let refusing = Refusing::new();
+    let address = refusing.address();
     let agents = ["mcp", "a2a", "jsonrpc"];
     let agent = |protocol: &str| {
         format!(
@@ -743,6 +744,26 @@ admin: {{ listen: '127.0.0.1:0' }}
 }
 
 /// A bridge whose agent `silent` is a server at this address, read by a binding too.
+/// An address that refuses connections, and that nobody else can use meanwhile.
+struct Refusing(TcpSocket);
+
+impl Refusing {
+    fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        Self(socket)
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    /// Accepts connections from now on.
+    fn listen(self) -> TcpListener {
+        self.0.listen(16).unwrap()
+    }
+}
+
 async fn silent(address: SocketAddr) -> Front {
     let config = format!(
         "
@@ -780,7 +801,8 @@ async fn next(consumer: &mut Consumer) -> Message {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_request_to_an_unavailable_server_gets_an_error_with_its_own_id() {
-    let front = silent(Site::start().await.address).await;
+    let refusing = Refusing::new();
+    let front = silent(refusing.address()).await;
     let mut answers = consumer(&front, "answers").await;
     let event = [
         ("specversion", "1.0"),
@@ -815,15 +837,15 @@ async fn an_event_request_to_an_unavailable_server_gets_an_error_with_its_own_id
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them() {
-    let address = Site::start().await.address;
-    let front = silent(address).await;
+    let refusing = Refusing::new();
+    let front = silent(refusing.address()).await;
     let mut cards = consumer(&front, "cards").await;
     let start = Instant::now();
     while !front.admin("/readyz").await.contains("agent silent") {
         assert!(start.elapsed() < SOON, "it is away");
         sleep(Duration::from_millis(10)).await;
     }
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = refusing.listen();
     let closing = tokio::spawn(async move {
         loop {
             drop(listener.accept().await);
@@ -840,15 +862,15 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bridge_that_stops_shortens_the_lease_of_its_agents() {
-    let address = Site::start().await.address;
-    let front = silent(address).await;
+    let refusing = Refusing::new();
+    let front = silent(refusing.address()).await;
     let mut cards = consumer(&front, "cards").await;
     let mut lease = async || {
         let card = next(&mut cards).await.body.unwrap_or_default();
         let card: Value = serde_json::from_slice(&card).unwrap();
         card["capabilities"]["extensions"][0]["params"]["lease"].clone()
     };
-    let listener = TcpListener::bind(address).await.unwrap();
+    let listener = refusing.listen();
     let closing = tokio::spawn(async move {
         loop {
             drop(listener.accept().await);

@@ -11,7 +11,7 @@ use support::server::{Kind, named};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::plain::{nats_client, subscribed, unique};
+use crate::plain::{jetstream_of, nats_client, subscribed, unique};
 
 /// Chunks that the agent makes.
 const CHUNKS: usize = 24;
@@ -299,4 +299,59 @@ async fn an_answer_is_seen_at_another_replica_at_once_on_jetstream() {
         let state = format!("{{ type: nats, servers: ['{nats}'], jetstream: {{}} }}");
         an_answer_is_seen_elsewhere(&state, &nats).await;
     }
+}
+
+/// Such a stream replies to the reply subject of the request, before the agent answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reply_of_a_stream_that_stores_the_request_is_not_its_answer() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let u = unique("stored");
+    let client = nats_client(&nats).await;
+    let stream = async_nats::jetstream::stream::Config {
+        name: u.replace('.', "-"),
+        subjects: vec![format!("{u}.>")],
+        max_messages: 1,
+        discard: async_nats::jetstream::stream::DiscardPolicy::New,
+        ..Default::default()
+    };
+    jetstream_of(client.clone())
+        .create_stream(stream)
+        .await
+        .unwrap();
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
+default_route: [{{ transport: nats, topic: '{u}.{{targetagent}}' }}]"
+    ))
+    .await;
+    let mut requests = client.subscribe(format!("{u}.slow")).await.unwrap();
+    client.flush().await.unwrap();
+    let rejected = async |count: usize| {
+        let series = format!(r#"a2abus_replies_total{{outcome="unknown"}} {count}"#);
+        within("the reply of the stream is read", async {
+            while !bridge.metrics.render().unwrap().contains(&series) {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    };
+    // The second request finds the stream full.
+    for count in 1..=2 {
+        let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}"#;
+        let agent = async {
+            let request = within("a request", requests.next()).await.unwrap();
+            rejected(count).await;
+            let reply = request.reply.unwrap();
+            client
+                .publish(reply, r#"{"city":"Oslo"}"#.into())
+                .await
+                .unwrap();
+        };
+        let (answered, ()) = tokio::join!(bridge.post("/rpc/slow", call), agent);
+        assert!(answered.body.contains("Oslo"), "{}", answered.body);
+    }
+    bridge.stop().await;
 }

@@ -65,7 +65,7 @@ impl AnswerOutcome {
             Self::Repeated(_) => ReplyOutcome::Repeated,
             Self::Foreign(_) => ReplyOutcome::Foreign,
             Self::Forward(_) => ReplyOutcome::Forwarded,
-            Self::Request(_) | Self::Uncorrelated(_) | Self::Rejected(_, Rejection::Stored) => {
+            Self::Request(_) | Self::Uncorrelated(_) | Self::Rejected(_, Rejection::OfStream) => {
                 ReplyOutcome::Unknown
             }
             Self::Rejected(_, Rejection::NoToken | Rejection::WrongToken) => ReplyOutcome::Forged,
@@ -174,7 +174,7 @@ impl EndedCalls {
         if let Some(suppressed) = self.repeated.allow() {
             tracing::info!(
                 %call, topic = %shown_topic(topic.as_str()), suppressed,
-                "an answer is dropped: its record was read before, by a replica that has left the group, or that did not settle it"
+                "an answer is dropped: it was already handed over, and its record was read again because the replica that read it first has left the group or did not settle it"
             );
         }
     }

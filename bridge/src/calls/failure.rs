@@ -376,7 +376,7 @@ impl Failure {
             );
         }
         let message = format!(
-            "there is no agent {agent:?}: check its name, or add it to `agents`, or a route that names it (with `registry.unknown_agents: known`, a pattern does not count)"
+            "there is no agent {agent:?}: check its name, list it in `agents`, or add a route that names it (with `registry.unknown_agents: known`, a pattern does not count)"
         );
         Self::new(Reason::AgentNotFound, message).detail("agentName", agent)
     }

@@ -35,8 +35,8 @@ pub enum Rejection {
     Shortened,
     /// It was read at a topic that does not accept answers to this call.
     WrongTopic,
-    /// It is the confirmation of a JetStream stream that has stored the request, and not from an agent.
-    Stored,
+    /// It is the reply of a JetStream stream that takes the request, and not from an agent.
+    OfStream,
 }
 
 // === impl ReplyTokens ===
@@ -155,8 +155,8 @@ impl Rejection {
             Self::WrongToken => "its reply token is not the one of the call",
             Self::Shortened => "the id that it repeats was shortened",
             Self::WrongTopic => "it was published to a topic that does not accept answers",
-            Self::Stored => {
-                "it is the confirmation of a JetStream stream that stores the subject of the request"
+            Self::OfStream => {
+                "it is the reply of a JetStream stream that stores the subject of the request"
             }
         }
     }
@@ -177,7 +177,7 @@ impl Rejection {
             Self::WrongTopic => {
                 "make the agent answer at the reply address of the request, or on a topic that a binding with role: responses reads"
             }
-            Self::Stored => {
+            Self::OfStream => {
                 "set `stored: true` at the destination of the route, or take the subject out of the stream"
             }
         }

@@ -11,6 +11,7 @@ use a2abus_plugin::{
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::{Delivery, Message, NATS_STATUS_HEADER, Origin, Topic};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::bus::BusId;
 use crate::calls::answer_outcome::{AnswerOutcome, Unanswerable};
@@ -143,7 +144,7 @@ impl Calls {
         let is_one_of_several = units.len() > 1;
         let unit = units.into_iter().filter_map(|unit| {
             let id = call_of(at, &unit, is_one_of_several)?;
-            if is_confirmation(at.message, &unit) {
+            if is_of_stream(at.message, &unit, binding) {
                 return None;
             }
             let unit = match error_in_headers(at.message, &unit) {
@@ -257,13 +258,13 @@ impl Calls {
             event: event.as_ref(),
             binding,
         });
-        let take = |unit| self.take_answer(at, unit, batch);
+        let take = |unit| self.take_answer((at, binding), unit, batch);
         units.into_iter().map(take).collect()
     }
 
     fn take_answer(
         &self,
-        at: ReadAt<'_>,
+        (at, binding): (ReadAt<'_>, ProtocolBinding),
         unit: AnswerUnit,
         batch: Option<Batch<'_>>,
     ) -> AnswerOutcome {
@@ -273,11 +274,11 @@ impl Calls {
                 AnswerOutcome::Uncorrelated(uncorrelated(unit, batch.is_some()))
             });
         };
-        if is_confirmation(at.message, &unit) {
+        if is_of_stream(at.message, &unit, binding) {
             if let Some(request) = self.pending().request(id.call) {
-                request.note_rejected(Rejection::Stored);
+                request.note_rejected(Rejection::OfStream);
             }
-            return AnswerOutcome::Rejected(id.call, Rejection::Stored);
+            return AnswerOutcome::Rejected(id.call, Rejection::OfStream);
         }
         if unit.is_push() && !self.channels().is_ours(id.call) {
             // The mark counts for nothing at the reply address of the other replica: the push would end the call there.
@@ -542,23 +543,34 @@ fn uncorrelated(unit: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
     }
 }
 
-/// Whether a unit is what JetStream publishes to the reply subject of a message that it has stored.
-fn is_confirmation(message: &Message, unit: &AnswerUnit) -> bool {
+/// Whether a unit is what JetStream publishes to the reply subject of a message that a stream takes: that it is stored, or
+/// why it is not.
+fn is_of_stream(message: &Message, unit: &AnswerUnit, binding: ProtocolBinding) -> bool {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Confirmation {
-        #[serde(rename = "stream")]
-        _stream: String,
-        #[serde(rename = "seq")]
-        _seq: u64,
-        #[serde(rename = "domain", default)]
-        _domain: Option<String>,
-        #[serde(rename = "duplicate", default)]
-        _is_duplicate: bool,
+        stream: Option<IgnoredAny>,
+        seq: Option<u64>,
+        error: Option<StreamError>,
+        #[serde(rename = "domain")]
+        _domain: Option<IgnoredAny>,
+        #[serde(rename = "duplicate")]
+        _duplicate: Option<IgnoredAny>,
+        #[serde(rename = "val")]
+        _value: Option<IgnoredAny>,
     }
-    matches!(unit.body, Body::Json)
+    #[derive(Deserialize)]
+    struct StreamError {
+        #[serde(rename = "err_code")]
+        _code: u32,
+    }
+    binding == ProtocolBinding::Nats
+        && matches!(unit.body, Body::Json)
         && message.headers.is_empty()
-        && serde_json::from_slice::<Confirmation>(&unit.payload).is_ok()
+        && serde_json::from_slice::<Confirmation>(&unit.payload).is_ok_and(|confirmation| {
+            let is_stored = confirmation.stream.is_some() && confirmation.seq.is_some();
+            is_stored || confirmation.error.is_some()
+        })
 }
 
 /// The call that an answer names. In a message of one unit, the sources in order are: the `callid` of its event, its

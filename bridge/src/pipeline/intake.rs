@@ -100,6 +100,11 @@ const REPEATS: &str = "repeats_too_much";
 // === impl Intake ===
 
 impl Intake {
+    /// Whether messages that are not settled come again.
+    pub(crate) fn is_redelivered(&self) -> bool {
+        self.binding != ProtocolBinding::Nats || self.reads_jetstream
+    }
+
     /// Counts a delivery as in flight until it is settled. Returns its span.
     pub(crate) fn receive(&self, delivery: &Delivery) -> Span {
         self.metrics.received.inc();

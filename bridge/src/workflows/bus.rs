@@ -122,6 +122,9 @@ pub(crate) struct NotExecuted {
 /// Requests that are being served.
 type RequestTasks<'a> = FuturesUnordered<BoxFuture<'a, ()>>;
 
+/// Why a request is answered that nobody reads again.
+const STOPPING: &str = "the bridge shut down before it could answer";
+
 // === impl NotExecuted ===
 
 impl NotExecuted {
@@ -252,19 +255,21 @@ impl WorkflowBinding {
         let limits = self.workflows.executor().limits().workflow;
         let mut assemblies = Assemblies::new(limits, self.budget);
         let mut work = RequestTasks::new();
-        let mut open = true;
+        let (mut open, mut wanted) = (true, true);
         loop {
             let due = assemblies.next_due();
             tokio::select! {
                 biased;
                 Some(()) = work.next() => {}
-                () = stop.cancelled(), if open => {
+                () = stop.cancelled(), if wanted && open => {
+                    wanted = false;
                     consumer.stop();
-                    // Dropping a delivery that was not processed abandons it.
-                    while consumer.try_recv().is_some() {}
-                    let left = assemblies.give_up().into_iter();
-                    left.for_each(|part| work.push(self.leave(part).boxed()));
-                    open = false;
+                    if self.intake.is_redelivered() {
+                        // Dropping a delivery that was not processed abandons it. Others are read to the end, and answered.
+                        while consumer.try_recv().is_some() {}
+                        open = false;
+                    }
+                    self.leave_lines(&mut assemblies, &work, STOPPING);
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.give_up(&mut assemblies, &work);
@@ -275,8 +280,11 @@ impl WorkflowBinding {
                         self.give_up(&mut assemblies, &work);
                     }
                     None => {
-                        let left = assemblies.give_up().into_iter();
-                        left.for_each(|part| work.push(self.leave(part).boxed()));
+                        let why = match wanted {
+                            true => "the subscription ended before all lines of the workflow had arrived",
+                            false => STOPPING,
+                        };
+                        self.leave_lines(&mut assemblies, &work, why);
                         open = false;
                     }
                 },
@@ -603,17 +611,28 @@ impl WorkflowBinding {
             Disposition::Answered(answer) => {
                 self.conclude(CompleteWorkflow { job, held }, answer).await
             }
-            Disposition::GivenUp => self.leave(CompleteWorkflow { job, held }).await,
+            Disposition::GivenUp => self.leave(CompleteWorkflow { job, held }, STOPPING).await,
+        }
+    }
+
+    /// Leaves incomplete workflows.
+    fn leave_lines<'a>(
+        &'a self,
+        assemblies: &mut Assemblies,
+        work: &RequestTasks<'a>,
+        why: &'static str,
+    ) {
+        for part in assemblies.give_up() {
+            work.push(self.leave(part, why).boxed());
         }
     }
 
     /// Leaves a request to the next reader of its source. If the source delivers nothing again, answers it.
-    async fn leave(&self, whole: CompleteWorkflow) {
+    async fn leave(&self, whole: CompleteWorkflow, why: &'static str) {
         if whole.held.iter().all(|held| held.origin.is_some()) {
             return whole.held.into_iter().for_each(Held::give_up);
         }
-        let message = "the bridge is shutting down and has not begun the execution";
-        let failure = Failure::new(FailureCode::Stopped, message);
+        let failure = Failure::new(FailureCode::Stopped, why);
         let answer = WorkflowAnswer::failed(&failure);
         self.conclude(whole, answer).await;
     }

@@ -364,9 +364,16 @@ impl Assemblies {
 
     /// Removes all workflows, which are incomplete.
     pub(super) fn give_up(&mut self) -> Vec<CompleteWorkflow> {
-        let open = self.open.drain();
-        open.filter_map(|(_, assembly)| assembly.into_whole())
-            .collect()
+        let complete = &self.complete;
+        let left = self.open.drain().filter_map(|(key, assembly)| {
+            if assembly.repeats(complete.get(&key)) != Repeats::Nothing {
+                // Their workflow has an answer of its own.
+                assembly.held.into_iter().for_each(Held::give_up);
+                return None;
+            }
+            assembly.into_whole()
+        });
+        left.collect()
     }
 }
 

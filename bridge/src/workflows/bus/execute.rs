@@ -8,6 +8,7 @@ use a2abus_executor::{
     Agent, Execution, Failure, FailureCode, Record, Refusal, Request, RunningElsewhere, Started,
     StoreError,
 };
+use a2abus_plugin::Text;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -201,14 +202,20 @@ impl WorkflowBinding {
         }
         match record {
             Some(record) => ended_with(record, events.load(Ordering::Relaxed), early).await,
-            None if self.workflows.is_draining() => give_up(early).await,
-            None => {
-                tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
-                let message = "the execution failed unexpectedly";
-                let failure = Failure::new(FailureCode::Interrupted, message);
-                Disposition::Answered(WorkflowAnswer::failed(&failure).of(&id))
-            }
+            None => self.without_record(&id, early).await,
         }
+    }
+
+    /// The result of an execution that has left no record.
+    async fn without_record(&self, id: &Text, early: StopSignals<'_>) -> Disposition {
+        // The next reader of the request finds its record. Nobody else knows what the execution has done.
+        if early.is_redeliverable && self.workflows.is_draining() {
+            return give_up(early).await;
+        }
+        tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
+        let message = "the execution failed unexpectedly";
+        let failure = Failure::new(FailureCode::Interrupted, message);
+        Disposition::Answered(WorkflowAnswer::failed(&failure).of(id))
     }
 
     /// Publishes progress until the execution ends.
@@ -238,7 +245,7 @@ impl WorkflowBinding {
                 record = &mut ended => return Some(self.again(record?, early).await),
                 // Any replica that gets the request again can wait for another one; only this one may know an execution
                 // of its own.
-                () = early.stop.cancelled(), if !is_here && early.is_redeliverable => return Some(Disposition::GivenUp),
+                () = early.stop.cancelled(), if !is_here => return Some(Disposition::GivenUp),
                 () = early.cancel.cancelled(), if !is_cancelled => {
                     is_cancelled = true;
                     self.end_anywhere(agent, &id).await;
