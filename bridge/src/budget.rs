@@ -158,7 +158,7 @@ impl Budget {
                 arriving,
                 limit = self.max_bytes,
                 suppressed,
-                "a request or an answer is refused: the memory for them (calls.budget_bytes), the half of one client, or the half for bodies that are being received is used up"
+                "a request or an answer is refused: the memory for requests and answers (calls.budget_bytes) is used up, or one client's half of it, or the half of it for bodies that are still being received"
             );
         }
         BudgetExhausted

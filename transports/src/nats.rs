@@ -105,10 +105,10 @@ struct Shared {
     _stop: DropGuard,
 }
 
-/// The client of this moment.
+/// The current client.
 struct Current {
     inner: Arc<Inner>,
-    /// No other client takes its place any more.
+    /// Whether no other client may take its place.
     is_last: bool,
 }
 
@@ -218,9 +218,9 @@ impl Transport for Nats {
     }
 
     /// Without a connection the send waits for one, at most `ack_timeout`, and then fails with `Disconnected`: the
-    /// message was not sent and will not be. It fails at once if the client has ended by itself, until another one has
-    /// taken its place. With [`Guarantee::StoredIfAny`] it then also waits until JetStream says whether a stream takes
-    /// the subject: at most [`QUEUE_DEADLINE`] for its turn to ask, and 2 s for the answer.
+    /// message was not sent and will not be. If the client has ended by itself, it fails at once, until another client
+    /// has taken its place. With [`Guarantee::StoredIfAny`], once there is a connection, it also waits until JetStream
+    /// says whether a stream takes the subject: at most [`QUEUE_DEADLINE`] for its turn to ask, and 2 s for the answer.
     async fn send(
         &self,
         to: &Address,

@@ -28,7 +28,7 @@ pub(super) struct LogLevel {
 
 /// The method that sets the level.
 pub(super) const SET_LEVEL: &str = "logging/setLevel";
-/// How often other bridges are told the same level. They know it, except those that have started since.
+/// How often other bridges are told an unchanged level, at most: only those that have started since need it.
 const REPEAT: Duration = Duration::from_secs(60);
 
 // === impl LogLevel ===

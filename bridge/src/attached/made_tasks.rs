@@ -37,7 +37,7 @@ const ABOUT_TASK: [&str; 3] = ["tasks/get", "tasks/result", "tasks/cancel"];
 /// JSON-RPC: invalid params. MCP requires this code for an unknown task.
 const INVALID_PARAMS: i64 = -32_602;
 /// What the error for an unknown task lacks.
-const NOT_MADE: &str = "the program or session that was asked has not made this task; if it was made before a restart, or at another bridge that attaches the server, only that one knows it";
+const NOT_MADE: &str = "the program or session that was asked did not create this task; another run of the server, before a restart or at another bridge, may have created it, and then only that one knows it";
 
 // === impl MadeTasks ===
 

@@ -561,7 +561,7 @@ fn noted(server: &Server, link: &Link, request: &Request, answer: Bytes) -> Byte
     }
     match link.made_tasks.explained(method, sent, &answer) {
         Some(explained) => {
-            link.strange(&format!("an attached server does not know the task of {method}, and this run of it has not made the task: if several bridges attach the server, attach it at one of them only"));
+            link.strange(&format!("an attached server does not know the task that a {method} names, and its current run did not create that task: if several bridges attach the server, attach it at one of them only"));
             explained
         }
         None => answer,

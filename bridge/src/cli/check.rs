@@ -27,8 +27,8 @@ use crate::config::{Config, Problem, Severity};
 
 Secrets are read to check that they exist; none is shown. Certificates and keys are read to check that they fit each \
 other and are valid. A certificate that expires soon is a warning, and so is an agent whose program is not on this \
-machine. The clients of Kafka are created, without a connection: properties that librdkafka does not accept together \
-are errors. --connect publishes nothing and joins no group, so permission to write to a Kafka topic is not tested, \
+machine. Kafka clients are created, but do not connect: a combination of properties that librdkafka refuses is an \
+error. --connect publishes nothing and joins no group, so permission to write to a Kafka topic is not tested, \
 only that the topic is visible.
 
 Problems of the file go to standard error. The result for a valid file, the tests and --json go to standard \
@@ -36,7 +36,7 @@ output. Exit status 1 if the configuration is invalid or a test fails; warnings 
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     config: ConfigFile,
-    /// Check only the file, not its secrets, certificates, keys and programs, and create no client of Kafka.
+    /// Check only the file, not its secrets, certificates, keys and programs, and create no Kafka client.
     #[arg(long)]
     without_secrets: bool,
     /// Test connections, logins, topics, streams and permissions, and print the permissions that the bridge needs.

@@ -60,7 +60,7 @@ pub(crate) enum AnnouncementError {
     Listed(Text),
     /// The announcement is in the log, but was no longer valid when this replica had read it.
     #[error(
-        "the announcement of the agent {0:?} was stored, but its lease was over, or it was removed, before this bridge had read it: announce the agent again, with a longer lease"
+        "the announcement of the agent {0:?} was stored, but its lease expired, or it was removed, before this bridge read it: announce the agent again, with a longer lease"
     )]
     Lapsed(Text),
     /// No agent with this name is announced in this organisation and unit.

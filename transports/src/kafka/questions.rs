@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_client_is_asked_about_any_number_of_topics_that_do_not_exist() {
+    fn each_client_is_asked_about_a_limited_number_of_topics_that_do_not_exist() {
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("t", 1, 1).unwrap();
         let config = Arc::new(KafkaConfig::new([cluster.bootstrap_servers()]));

@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Current, Inner, Shared};
 
-/// The pause before another client starts: the first, and the longest. What ended the last one may be a stored message,
-/// which ends this one too, or a user who sends more of them.
+/// The pause before another client starts: the first, and the longest. What ended the last client may be a stored
+/// message, which will end the next one too, or a user who keeps sending such messages.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// After a client has lived this long, the pauses begin anew.
