@@ -101,6 +101,10 @@ pub struct TransportError {
     kind: TransportErrorKind,
     what: String,
     last_sequence: Option<u64>,
+    /// Whether the message certainly has not arrived, although the kind of the error leaves that open.
+    is_unsent: bool,
+    /// Whether an earlier attempt to send the same message may have succeeded.
+    is_repeated: bool,
     cause: Option<std::sync::Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -150,6 +154,8 @@ impl TransportError {
             kind,
             what: what.into(),
             last_sequence: None,
+            is_unsent: false,
+            is_repeated: false,
             cause: None,
         }
     }
@@ -182,6 +188,24 @@ impl TransportError {
         }
     }
 
+    /// The same error, of a message that certainly has not arrived.
+    #[cfg(feature = "nats")]
+    pub(crate) fn unsent(self) -> Self {
+        Self {
+            is_unsent: true,
+            ..self
+        }
+    }
+
+    /// The same error, of a message of which an earlier attempt may have arrived.
+    #[must_use]
+    pub fn after_unconfirmed(self) -> Self {
+        Self {
+            is_repeated: true,
+            ..self
+        }
+    }
+
     /// The same error with its cause.
     #[must_use]
     pub fn caused_by(mut self, cause: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -201,6 +225,19 @@ impl TransportError {
         self.last_sequence
     }
 
+    /// Whether the message may have arrived nevertheless, if the client had accepted it.
+    #[must_use]
+    pub fn leaves_open(&self) -> bool {
+        let is_open = matches!(
+            self.kind,
+            TransportErrorKind::Disconnected
+                | TransportErrorKind::TimedOut
+                | TransportErrorKind::Fatal
+                | TransportErrorKind::Closed
+        );
+        is_open && !self.is_unsent
+    }
+
     /// How the caller should handle the error.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
@@ -210,7 +247,11 @@ impl TransportError {
 
 impl fmt::Display for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.what, self.kind.as_str())
+        write!(f, "{} ({})", self.what, self.kind.as_str())?;
+        match self.is_repeated {
+            true => f.write_str("; an earlier attempt may have been stored"),
+            false => Ok(()),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! send  Default --publish--> client --flush_for--> Confirmation: written to the connection
+//!                 to a subject that the server has refused: an echo follows, and no refusal before it
 //! send  Stored  --publish--> client --Replies----> Confirmation: stored by a stream
 //! read  Group, Live --CoreReader----> Consumer     at most once: what nobody takes in time is dropped and counted
 //! read  Durable     --DurableReader-> Consumer     at least once: acknowledged when settled
@@ -80,9 +81,11 @@ use crate::transport::{
 /// # What a confirmation means
 /// [`Guarantee::Default`]: the message was written to the connection that was up when it was sent, and that connection
 /// was still up afterwards. Whether the server read the message, and whether anybody was subscribed, is unknown; if a
-/// server dies, the data that it had not read are lost. [`Guarantee::Stored`]: a stream has stored the message, or
-/// already had a message with that id. The send fails with `UnknownTopic` only when the JetStream API says that no
-/// stream stores the subject, which needs permission to ask `STREAM.NAMES`. It fails with `Disconnected` when no stream
+/// server dies, the data that it had not read are lost, and a message that the server refuses is lost if its refusal
+/// comes later than the confirmation. From then on, until the server permits one, messages on this subject are
+/// confirmed only after the server has read them. [`Guarantee::Stored`]: a stream has stored the message, or already
+/// had a message with that id. The send fails with `UnknownTopic` only when the JetStream API says that no stream
+/// stores the subject, which needs permission to ask `STREAM.NAMES`. It fails with `Disconnected` when no stream
 /// answered, and the API names a stream, which then has no leader, or does not say within two seconds that there is
 /// none. When a connection is lost, its unconfirmed messages fail with `Disconnected` at once: they may or may not have
 /// arrived. A message that still waits in the client's queue when the connection is lost is sent after the reconnect,
@@ -256,7 +259,7 @@ impl Transport for Nats {
                 Some(_) => &inner.requested,
                 None => &inner.written,
             };
-            inner.send_core(queue, out, bytes, verdict).await?;
+            inner.send_core(queue, to, out, (bytes, verdict)).await?;
         }
         Ok(confirmation)
     }
@@ -372,9 +375,9 @@ impl Inner {
     async fn send_core(
         &self,
         queue: &mpsc::Sender<Unflushed>,
+        to: &Address,
         out: async_nats::message::OutboundMessage,
-        bytes: impl FnOnce() -> usize,
-        confirm: Decision,
+        (bytes, confirm): (impl FnOnce() -> usize, Decision),
     ) -> Result<(), TransportError> {
         let room = match queue.try_reserve() {
             Ok(room) => room,
@@ -386,8 +389,48 @@ impl Inner {
         // After the wait: a message that waited for a reconnect goes to the new connection, and only that connection
         // can lose it.
         let connects = connects(&self.client);
+        if self.link.is_refused(to.topic.as_str()) {
+            drop(room);
+            return Box::pin(self.send_doubtful(to, out, bytes(), confirm)).await;
+        }
+        let subject = out.subject.clone();
         core::publish(&self.client, out, bytes).await?;
-        room.send(Unflushed { connects, confirm });
+        room.send(Unflushed {
+            subject,
+            connects,
+            confirm,
+        });
+        Ok(())
+    }
+
+    /// Publishes to a subject that the server has refused. The confirmation waits for an echo: a server that still
+    /// refuses it says so before.
+    async fn send_doubtful(
+        &self,
+        to: &Address,
+        out: async_nats::message::OutboundMessage,
+        bytes: usize,
+        verdict: Decision,
+    ) -> Result<(), TransportError> {
+        let (token, echo) = self.next_echo()?;
+        let echo = core::outbound(&Address::topic(echo), &Message::default(), None)?;
+        let expected = Expected {
+            token,
+            answer: Answer::Permitted,
+            bytes,
+            subject: to.topic.clone(),
+            connects: connects(&self.client),
+            deadline: core::after(self.ack_timeout),
+            verdict,
+            permit: None,
+        };
+        self.ask(expected, out).await?;
+        // Not awaited, because the message cannot be taken back any more. Without an echo, its confirmation times out.
+        let (client, stop) = (self.client.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
+            let published = core::publish(&client, echo, || 0);
+            drop(stop.run_until_cancelled(published).await);
+        });
         Ok(())
     }
 
@@ -425,8 +468,8 @@ impl Inner {
         self.ask(expected, out).await
     }
 
-    /// Waits for the connection, and until the managed streams were tried: a message that comes before its stream exists
-    /// would be refused, and overtaken by later messages.
+    /// Waits for the connection, and until the managed streams were tried: a message that comes before its stream
+    /// exists would be refused, and overtaken by later messages.
     async fn ready_to_store(&self) -> Result<(), TransportError> {
         let deadline = core::after(self.ack_timeout);
         self.link.up(deadline).await?;
@@ -460,11 +503,8 @@ impl Inner {
     /// A round trip: publishes to our own inbox and waits for the message to return. The server handles the data of one
     /// connection in order, so it has then seen every earlier subscription. A flush only empties our own buffer.
     async fn echo(&self) -> Result<(), TransportError> {
-        let token = self.next_token();
+        let (token, subject) = self.next_echo()?;
         let (verdict, echoed) = Confirmation::waiting();
-        let subject = Topic::new(format!("{}.{token}", self.inbox)).map_err(|error| {
-            TransportError::new(TransportErrorKind::BadConfig, "use inbox_prefix").caused_by(error)
-        })?;
         let expected = Expected {
             token,
             answer: Answer::Echo,
@@ -495,12 +535,21 @@ impl Inner {
         }
     }
 
+    /// The token and the subject of the next message to our own inbox.
+    fn next_echo(&self) -> Result<(u64, Topic), TransportError> {
+        let token = self.next_token();
+        let subject = Topic::new(format!("{}.{token}", self.inbox)).map_err(|error| {
+            TransportError::new(TransportErrorKind::BadConfig, "use inbox_prefix").caused_by(error)
+        })?;
+        Ok((token, subject))
+    }
+
     fn next_token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Confirms pending publications, ends all tasks with `stop`, and closes the client. Without a connection nothing can
-    /// be confirmed: what was sent has failed.
+    /// Confirms pending publications, ends all tasks with `stop`, and closes the client. Without a connection nothing
+    /// can be confirmed: what was sent has failed.
     async fn close(
         &self,
         deadline: Instant,

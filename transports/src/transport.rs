@@ -151,8 +151,8 @@ pub enum Reading {
     /// when the group is new. NATS: a queue group on core subjects, at most once. Memory: a group, at least once,
     /// starting at the earliest message that is kept.
     Group(Text),
-    /// The same, for work that may be done twice, but not late: on Kafka, the group notices after 10 s at most that a member
-    /// has died.
+    /// The same, for work that may be done twice, but not late: on Kafka, the group notices after 10 s at most that a
+    /// member has died.
     PromptGroup(Text),
     /// A durable JetStream consumer of that name on that stream, at least once. NATS only.
     Durable {
@@ -277,7 +277,9 @@ pub struct Consumer {
     deadlines: Option<Arc<OnceLock<CloseDeadlines>>>,
     leave: Option<CancellationToken>,
     share: Option<watch::Receiver<Share>>,
+    missing: Option<watch::Receiver<Vec<Topic>>>,
     lag: Option<watch::Receiver<Option<u64>>>,
+    removed: Option<watch::Receiver<u64>>,
     paused: Option<watch::Receiver<Vec<PausedPartition>>>,
     lost: Option<CancellationToken>,
 }
@@ -522,7 +524,9 @@ impl Consumer {
             deadlines: None,
             leave: None,
             share: None,
+            missing: None,
             lag: None,
+            removed: None,
             paused: None,
             lost: None,
         }
@@ -551,10 +555,14 @@ impl Consumer {
         self
     }
 
-    /// The same, for a source that assigns a share to a consumer later.
+    /// The same, for a source that assigns a share to a consumer later, and whose topics may cease to exist.
     #[cfg(feature = "kafka")]
-    pub(crate) fn awaiting_assignment(mut self, share: watch::Receiver<Share>) -> Self {
-        self.share = Some(share);
+    pub(crate) fn awaiting_assignment(
+        mut self,
+        share: watch::Receiver<Share>,
+        missing: watch::Receiver<Vec<Topic>>,
+    ) -> Self {
+        (self.share, self.missing) = (Some(share), Some(missing));
         self
     }
 
@@ -562,6 +570,13 @@ impl Consumer {
     #[cfg(any(feature = "kafka", feature = "nats"))]
     pub(crate) fn with_lag(mut self, lag: watch::Receiver<Option<u64>>) -> Self {
         self.lag = Some(lag);
+        self
+    }
+
+    /// The same, for a source that may remove messages before they are read.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn with_removed(mut self, removed: watch::Receiver<u64>) -> Self {
+        self.removed = Some(removed);
         self
     }
 
@@ -585,6 +600,20 @@ impl Consumer {
     #[must_use]
     pub fn lag(&self) -> Option<watch::Receiver<Option<u64>>> {
         self.lag.clone()
+    }
+
+    /// How many messages of this subscription the source has removed before they were read, so far. `None` for sources
+    /// that do not report it: all but groups on Kafka.
+    #[must_use]
+    pub fn removed(&self) -> Option<watch::Receiver<u64>> {
+        self.removed.clone()
+    }
+
+    /// The topics that existed when the subscription began, and no longer exist. They are read once they exist again.
+    /// `None` for sources that do not report it: all but Kafka.
+    #[must_use]
+    pub fn missing_topics(&self) -> Option<watch::Receiver<Vec<Topic>>> {
+        self.missing.clone()
     }
 
     /// Waits for a share of the topics. The share may be empty if other members of the group have everything. Ready at

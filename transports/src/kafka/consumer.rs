@@ -59,14 +59,14 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a revocation waits for deliveries, regardless of the session timeout: far below the maximum
 /// poll interval.
 const MAX_REVOCATION: Duration = Duration::from_secs(60);
-/// The longest session of a member whose work must not wait long for another one. Well above the 6 s that brokers accept
-/// at least by default, and three heartbeats long.
+/// The longest session of a member whose work must not wait long for another one. Well above the 6 s that brokers
+/// accept at least by default, and three heartbeats long.
 const PROMPT_SESSION: Duration = Duration::from_secs(10);
 /// How long a member at least may wait for its partitions while the cluster answers. Twice as long as a bridge may take
 /// to give partitions up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
-/// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes fence
-/// each other every few seconds; outages are rarer.
+/// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes
+/// fence each other every few seconds; outages are rarer.
 const FENCED_AGAIN: Duration = Duration::from_secs(15);
 /// The same, even if replaced clients of this process are not closed yet.
 const MAX_FENCED: u32 = 4;
@@ -105,6 +105,10 @@ struct Task {
     deliveries: mpsc::Sender<Delivery>,
     /// For members of a group: where the lag is reported.
     lag: Option<watch::Sender<Option<u64>>>,
+    /// The topics that no longer exist.
+    missing: watch::Sender<Vec<Topic>>,
+    /// How many records were removed before they were read.
+    removed: watch::Sender<u64>,
     /// Where the reader reports the partitions that are paused because of their own records.
     full: watch::Sender<Vec<PausedPartition>>,
     /// Whether the brokers refuse so short a session as [`PROMPT_SESSION`].
@@ -136,20 +140,28 @@ struct Session<'a> {
     checkup: Checkup,
     /// When the brokers last refused a permission. librdkafka reports that only once, and then goes on asking.
     refused_at: Option<Instant>,
-    /// While the cluster refuses topics.
+    /// While the cluster refuses topics, or does not have them.
     unreadable: Option<Unreadable>,
 }
 
-/// The question whether the cluster still refuses topics. Only a client of its own can tell: librdkafka reports a refusal
-/// once for each partition, goes on asking, and does not report that it gets records again.
+/// The question whether the cluster still refuses topics, and which do not exist. Only a client of its own can tell:
+/// librdkafka reports a refusal once for each partition, goes on asking, and does not report that it gets records
+/// again; and its Rust client does not report which topic does not exist.
 struct Unreadable {
     /// When the cluster last refused a topic to the reader.
-    refused_at: Instant,
+    refused_at: Option<Instant>,
+    /// When a topic was last known not to exist.
+    missing_at: Option<Instant>,
+    /// When that was last logged.
+    logged_at: Option<Instant>,
     /// When to ask next.
     ask_at: Instant,
     /// When the question was last asked, and its answer, until that has arrived.
-    asked: Option<(Instant, std_mpsc::Receiver<Result<(), TransportError>>)>,
+    asked: Option<(Instant, std_mpsc::Receiver<Readable>)>,
 }
+
+/// The topics that do not exist, if the others may be read.
+type Readable = Result<Vec<Topic>, TransportError>;
 
 /// Why records wait in the backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,8 +190,8 @@ enum End {
     CutOff,
 }
 
-/// Starts reading; returns once the client is created and subscribed, or positioned. Holds the token until the reader has
-/// ended.
+/// Starts reading; returns once the client is created and subscribed, or positioned. Holds the token until the reader
+/// has ended.
 pub(super) async fn start(
     plan: Plan,
     running: TaskTrackerToken,
@@ -194,8 +206,6 @@ pub(super) async fn start(
     let (deliveries, receiver) = mpsc::channel(room.min(Semaphore::MAX_PERMITS));
     let (ready, is_ready) = oneshot::channel();
     let (end, ended) = oneshot::channel();
-    let (tell_lag, lag) = watch::channel(None);
-    let (full, paused) = watch::channel(Vec::new());
     let is_member = matches!(plan.source, Source::Group { .. });
     let task = Task {
         intake: Arc::new(Intake::new(keeping, budget)),
@@ -207,8 +217,10 @@ pub(super) async fn start(
         plan,
         replaced: Arc::default(),
         deliveries,
-        lag: is_member.then_some(tell_lag),
-        full,
+        lag: is_member.then(watch::Sender::default),
+        missing: watch::Sender::default(),
+        removed: watch::Sender::default(),
+        full: watch::Sender::default(),
         needs_long_session: Cell::new(false),
     };
     // Dropping this with the future stops the thread, so nothing stays subscribed.
@@ -216,14 +228,7 @@ pub(super) async fn start(
         stop: task.leave.stop.clone(),
         ended,
     };
-    let consumer = Consumer::new(receiver, reader)
-        .draining(Arc::clone(&task.leave.deadlines))
-        .awaiting_assignment(task.share.subscribe());
-    let consumer = if is_member {
-        consumer.with_lag(lag).with_paused(paused)
-    } else {
-        consumer
-    };
+    let consumer = task.consumer(receiver, reader);
     spawn("a2abus-kafka-read", move || {
         let how = task.run(ready);
         drop(task);
@@ -292,6 +297,20 @@ impl fmt::Display for Source {
 // === impl Task ===
 
 impl Task {
+    /// The receiving end.
+    fn consumer(&self, deliveries: mpsc::Receiver<Delivery>, reader: Reader) -> Consumer {
+        let consumer = Consumer::new(deliveries, reader)
+            .draining(Arc::clone(&self.leave.deadlines))
+            .awaiting_assignment(self.share.subscribe(), self.missing.subscribe());
+        match &self.lag {
+            Some(lag) => consumer
+                .with_lag(lag.subscribe())
+                .with_removed(self.removed.subscribe())
+                .with_paused(self.full.subscribe()),
+            None => consumer,
+        }
+    }
+
     /// Reads until it is stopped, and replaces clients that fail.
     ///
     /// # Errors
@@ -377,9 +396,9 @@ impl Task {
         is_refused
     }
 
-    /// Whether another process has the same `instance_id`, so that this subscription has to end. Two such processes fence
-    /// each other again and again. After an outage longer than its session, the coordinator also fences a member that no
-    /// other process has replaced, but only once.
+    /// Whether another process has the same `instance_id`, so that this subscription has to end. Two such processes
+    /// fence each other again and again. After an outage longer than its session, the coordinator also fences a member
+    /// that no other process has replaced, but only once.
     fn shares_its_name(&self, code: Code, before: &mut Option<(Instant, u32)>) -> bool {
         if code != Code::FencedInstanceId {
             return false;
@@ -465,6 +484,8 @@ impl Task {
 impl<'a> Session<'a> {
     fn open(task: &'a Task) -> Result<Self, TransportError> {
         let now = Instant::now();
+        // The client before this one may have found topics that do not exist.
+        let is_missing = !task.missing.borrow().is_empty();
         Ok(Self {
             client: task.client()?,
             task,
@@ -481,7 +502,7 @@ impl<'a> Session<'a> {
             received_at: now,
             checkup: Checkup::new(),
             refused_at: None,
-            unreadable: None,
+            unreadable: is_missing.then(|| Unreadable::missing(now)),
         })
     }
 
@@ -646,13 +667,10 @@ impl<'a> Session<'a> {
         match self.client.poll(timeout) {
             Some(Ok(record)) => {
                 self.has_received = true;
-                if let Some(received) = receive(&self.task.intake, &mut self.last_lane, &record) {
-                    let first = received.1;
-                    let received = received.0;
-                    drop(record);
-                    if first {
-                        self.warn_of_gap(&received);
-                    }
+                let received = receive(&self.task.intake, &mut self.last_lane, &record);
+                drop(record);
+                if let Some((received, is_first)) = received {
+                    self.find_removed(&received, is_first);
                     self.backlog.push_back(received);
                 }
                 ControlFlow::Continue(())

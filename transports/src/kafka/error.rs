@@ -11,6 +11,13 @@ use crate::error::{TransportError, TransportErrorKind as Kind};
 pub(super) const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// The fix for a refused permission, for the log.
 pub(super) const GRANT: &str = "`a2abus topics plan --acls` prints the permissions to grant";
+/// The fix for a producer that may not even begin. Brokers before Kafka 2.8 want a permission for the cluster, later
+/// ones a permission to write to any topic, and both report the same.
+pub(super) const GRANT_WRITE: &str = "let this user write to a topic: `a2abus topics plan --acls` prints the permissions to grant; brokers before Kafka 2.8 also need IdempotentWrite on the cluster";
+/// The fix for topics that no longer exist.
+pub(super) const CREATE: &str = "create them again, or remove them from the configuration";
+/// The fix for records that are removed before they are read.
+pub(super) const KEEP: &str = "keep records for longer (retention.ms, retention.bytes of the topic), or read faster: more partitions and replicas";
 
 /// The error of a failed attempt; `what` describes the attempt.
 pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportError {

@@ -10,7 +10,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::watch;
 
-use super::error::is_outage;
+use super::error::{GRANT_WRITE, is_outage};
 use crate::error::TransportError;
 use crate::transport::Health;
 
@@ -34,6 +34,13 @@ const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
 const NO_BROKER: &str = "Receive failed: Invalid response size ";
 /// That size if the server is a NATS server, whose greeting begins with `INFO`.
 const NATS_GREETING: &str = "1229866575";
+/// How a client explains, only in its log, why a broker ends a new connection: the listener has TLS, or SASL.
+const WRONG_LISTENER: [&str; 2] = [
+    "connecting to a SSL listener?",
+    "broker might require SASL authentication",
+];
+/// What a client says of a producer that may write to no topic, and calls fatal.
+const NO_PRODUCER: &str = "Cluster authorization failed: Failed to acquire idempotence PID";
 /// Interval between log lines about connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The probe interval while no client reports errors: detects dead connections.
@@ -57,6 +64,8 @@ struct State {
     /// Since when every probe is answered; `None` if the last one was not.
     answers_since: Option<Instant>,
     last_error: Option<ReportedError>,
+    /// Why a broker may have ended a connection, which is said as long as none has answered.
+    hint: Option<String>,
     /// Why no new client can be created: a file of its secrets or certificates cannot be read.
     unreadable: Option<String>,
     /// When a line about a connection was last logged, and how many have been left out since.
@@ -144,6 +153,10 @@ impl Pulse {
         state.last_error = Some(last_error);
         drop(state);
         self.changed.notify_all();
+    }
+
+    fn note_hint(&self, hint: String) {
+        self.state().hint = Some(hint);
     }
 
     /// Records that a client has no broker left. Keeps the reason from earlier errors, because this report contains
@@ -258,11 +271,14 @@ pub(super) fn watch(
                 state.answers_since = None;
                 let is_down = failures >= FAILURES || state.all_down;
                 let silent = connecting.as_ref().filter(|_| state.last_error.is_none());
+                let hint = state.hint.clone();
                 drop(state);
                 match silent {
                     // It is normal that nobody answers yet.
-                    Some(connecting) => (failures >= UNANSWERED)
-                        .then(|| Health::Down(format!("{connecting}: no answer: {CHECK}").into())),
+                    Some(connecting) => (failures >= UNANSWERED).then(|| {
+                        let hint = hint.unwrap_or_else(|| format!("no answer: {CHECK}"));
+                        Health::Down(format!("{connecting}: {hint}").into())
+                    }),
                     None => is_down.then(|| Health::Down(pulse.cause(&error))),
                 }
             }
@@ -333,6 +349,17 @@ fn plain(reason: &str) -> String {
     } else if message.contains("connecting to a SSL listener?") {
         "the broker ends the connection: if this listener has TLS, add `tls` to the transport"
             .to_owned()
+    } else if message.contains("broker might require SASL authentication") {
+        "the broker ends the connection: if this listener has SASL, add `sasl` to the transport"
+            .to_owned()
+    } else if message.contains("certificate verify failed") {
+        // OpenSSL gives one reason for all of these.
+        "the certificate of the broker was not accepted: it has expired, is for another host name, or its issuer is not in `tls.ca_file` (without that file: not in the certificates of the system)"
+            .to_owned()
+    } else if is_client_certificate(message) {
+        format!(
+            "the broker does not accept the certificate of this client, or wants one: check `tls.cert_file` and `tls.key_file` ({message})"
+        )
     } else if message.starts_with("Send failed: ") {
         // A listener with SASL does this when it gets a request without a login.
         format!(
@@ -360,6 +387,23 @@ fn plain(reason: &str) -> String {
     }
 }
 
+/// Whether a broker ends a connection because of the client's certificate, as in `ssl/tls alert bad certificate`.
+fn is_client_certificate(message: &str) -> bool {
+    message
+        .split_once(" alert ")
+        .is_some_and(|(_, alert)| alert.contains("certificate") || alert.starts_with("unknown ca"))
+}
+
+/// Why a broker may have ended a connection, from a line of the log that begins with the name of a thread.
+fn hint(line: &str) -> Option<String> {
+    let is_one = WRONG_LISTENER.iter().any(|why| line.contains(why));
+    let reason = line
+        .strip_prefix("[thrd:")
+        .and_then(|line| line.split_once("]: "))
+        .map_or(line, |(_, reason)| reason);
+    is_one.then(|| plain(reason))
+}
+
 // === impl Events ===
 
 impl Events {
@@ -371,7 +415,20 @@ impl Events {
 impl ClientContext for Events {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         let client = self.client;
+        // The keys of the configuration have other names than the properties of the client.
+        let message = message.replace("ssl.ca.location", "tls.ca_file");
+        if facility == "FAIL"
+            && let Some(hint) = hint(&message)
+        {
+            self.pulse.note_hint(hint);
+        }
         match level {
+            // Another producer takes its place, and begins once it may.
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical
+                if message.contains(NO_PRODUCER) =>
+            {
+                tracing::warn!(client, facility, fix = GRANT_WRITE, "{message}");
+            }
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::error!(client, facility, "{message}");
             }
@@ -507,6 +564,18 @@ mod tests {
                 "127.0.0.1:1/bootstrap: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive.message.max.bytes (after 1ms in state APIVERSION_QUERY)",
                 "127.0.0.1:1: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive.message.max.bytes, or check `brokers`, `tls` and `sasl`: this may not be a Kafka broker",
             ),
+            (
+                "127.0.0.1:1/bootstrap: Disconnected: verify that security.protocol is correctly configured, broker might require SASL authentication (after 3ms in state UP)",
+                "127.0.0.1:1: the broker ends the connection: if this listener has SASL, add `sasl` to the transport",
+            ),
+            (
+                "ssl://127.0.0.1:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate could not be verified, verify that ssl.ca.location is correctly configured or root CA certificates are installed (install ca-certificates package) (after 5ms in state SSL_HANDSHAKE)",
+                "127.0.0.1:1: the certificate of the broker was not accepted: it has expired, is for another host name, or its issuer is not in `tls.ca_file` (without that file: not in the certificates of the system)",
+            ),
+            (
+                "ssl://127.0.0.1:1/bootstrap: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate: SSL alert number 42 (after 5ms in state APIVERSION_QUERY)",
+                "127.0.0.1:1: the broker does not accept the certificate of this client, or wants one: check `tls.cert_file` and `tls.key_file` (Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate: SSL alert number 42)",
+            ),
             ("anything else", "anything else"),
         ] {
             assert_eq!(plain(reason), expected);
@@ -570,6 +639,35 @@ mod tests {
         let down = Health::Down(format!("connecting: no answer: {CHECK}").into());
         let expected = [connecting.clone(), connecting.clone(), connecting, down];
         assert_eq!(seen.borrow()[..], expected);
+    }
+
+    #[test]
+    fn a_broker_that_ends_new_connections_is_reported_with_the_reason() {
+        let connecting = Health::Connecting(Text::from_static("connecting"));
+        for (line, expected) in [
+            (
+                "[thrd:127.0.0.1:1/bootstrap]: 127.0.0.1:1/bootstrap: Disconnected: verify that security.protocol is correctly configured, broker might require SASL authentication (after 3ms in state UP)",
+                "connecting: 127.0.0.1:1: the broker ends the connection: if this listener has SASL, add `sasl` to the transport",
+            ),
+            (
+                "[thrd:[::1]:1/bootstrap]: [::1]:1/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect security.protocol configuration (connecting to a SSL listener?) or broker version is < 0.10 (see api.version.request) (after 3ms in state APIVERSION_QUERY)",
+                "connecting: [::1]:1: the broker ends the connection: if this listener has TLS, add `tls` to the transport",
+            ),
+        ] {
+            let (pulse, health) = (
+                Arc::new(Pulse::default()),
+                watch::Sender::new(connecting.clone()),
+            );
+            let events = Events::new("producer", Arc::clone(&pulse));
+            events.log(RDKafkaLogLevel::Info, "FAIL", line);
+            watch(&pulse, &health, || {
+                if !matches!(*health.borrow(), Health::Connecting(_)) {
+                    pulse.stop();
+                }
+                Err(TransportError::new(TransportErrorKind::TimedOut, "probe"))
+            });
+            assert_eq!(*health.borrow(), Health::Down(expected.into()));
+        }
     }
 
     #[test]

@@ -33,10 +33,10 @@ const IDLE: Duration = Duration::from_secs(30);
 
 /// Asks whether the topics of messages exist.
 ///
-/// As long as a client lives, librdkafka keeps each topic that it was asked about, and asks again every second for those
-/// that do not exist, which takes time that grows with the square of their number. Events name topics, so the number has
-/// no bound. The producer is therefore asked about a limited number of missing topics, and then clients that are
-/// replaced.
+/// As long as a client lives, librdkafka keeps each topic that it was asked about, and asks again every second for
+/// those that do not exist, which takes time that grows with the square of their number. Events name topics, so the
+/// number has no bound. The producer is therefore asked about a limited number of missing topics, and then clients that
+/// are replaced.
 pub(super) struct Enquiries {
     config: Arc<KafkaConfig>,
     pulse: Arc<Pulse>,
@@ -245,8 +245,7 @@ pub(super) fn lookup<C: ClientContext>(
     }
 }
 
-/// Tests with a client of its own whether this user may read these topics. A topic that does not exist is not
-/// forbidden. Blocks.
+/// Tests with a client of its own whether this user may read these topics, and returns those that do not exist. Blocks.
 ///
 /// # Errors
 /// `Unauthorised` when one of them is forbidden, or the reason why the cluster did not answer.
@@ -254,8 +253,9 @@ pub(super) fn may_read(
     config: &KafkaConfig,
     pulse: &Arc<Pulse>,
     topics: &[Topic],
-) -> Result<(), TransportError> {
+) -> Result<Vec<Topic>, TransportError> {
     let consumer = consumer(config, pulse, "a2abus.check")?;
+    let mut missing = Vec::new();
     for topic in topics {
         let what = || format!("look up the topic {topic}");
         match lookup(consumer.client(), topic).map_err(|error| failed(what(), error))? {
@@ -264,7 +264,8 @@ pub(super) fn may_read(
                     read_end(&consumer, topic, partition)?;
                 }
             }
-            Lookup::Unknown | Lookup::Pending => {}
+            Lookup::Unknown => missing.push(topic.clone()),
+            Lookup::Pending => {}
             Lookup::Forbidden => {
                 return Err(TransportError::new(
                     TransportErrorKind::Unauthorised,
@@ -273,7 +274,7 @@ pub(super) fn may_read(
             }
         }
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// A client for [`read_end`].

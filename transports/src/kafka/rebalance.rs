@@ -1,6 +1,7 @@
 //! The callbacks of a consumer: assigned and revoked partitions, failed commits. They run on the reading thread, inside
 //! its poll.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ use crate::error::TransportErrorKind;
 use crate::message::Topic;
 use crate::transport::{CloseDeadlines, Share};
 
-/// The timeout of a request for the committed offsets. While a member joins its group, the coordinator answers only when
-/// the rebalance is over.
+/// The timeout of a request for the committed offsets. While a member joins its group, the coordinator answers only
+/// when the rebalance is over.
 pub(super) const COMMITTED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A librdkafka consumer.
@@ -54,6 +55,7 @@ pub(super) struct Context {
     /// Since when the member waits for the next assignment; `None` while it has one.
     unassigned_since: Mutex<Option<Instant>>,
     refusals: Mutex<Refusals>,
+    resets: Mutex<Resets>,
     /// The last commit error in the log, and when.
     commit_error: Mutex<Option<(Code, Instant)>>,
 }
@@ -64,6 +66,9 @@ struct Refusals {
     records: bool,
     commits: bool,
 }
+
+/// Positions that the broker did not have, by topic and partition, until the first record after them is read.
+type Resets = HashMap<(String, i32), i64>;
 
 /// The signal that ends a subscription.
 #[derive(Debug, Clone, Default)]
@@ -99,6 +104,7 @@ impl Context {
             has_joined: AtomicBool::new(false),
             unassigned_since: Mutex::new(Some(Instant::now())),
             refusals: Mutex::default(),
+            resets: Mutex::default(),
             commit_error: Mutex::default(),
         }
     }
@@ -107,6 +113,35 @@ impl Context {
     pub(super) fn unassigned_for(&self) -> Duration {
         self.lock_unassigned()
             .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// The wait for the next assignment begins again: there was nothing to wait for.
+    pub(super) fn wait_anew(&self) {
+        if let Some(since) = &mut *self.lock_unassigned() {
+            *since = Instant::now();
+        }
+    }
+
+    /// If this is the offset of the first record after a position that the broker did not have: that position.
+    pub(super) fn take_reset(&self, topic: &str, partition: i32, offset: i64) -> Option<i64> {
+        let mut resets = self.lock_resets();
+        if resets.is_empty() {
+            return None;
+        }
+        let key = (topic.to_owned(), partition);
+        // Records before it were fetched earlier.
+        let position = resets.get(&key).copied().filter(|at| offset >= *at)?;
+        resets.remove(&key);
+        (offset > position).then_some(position)
+    }
+
+    /// Forgets a position that the broker did not have: it was one of an earlier assignment, or of a deleted topic.
+    pub(super) fn forget_reset(&self, topic: &str, partition: i32) {
+        self.lock_resets().remove(&(topic.to_owned(), partition));
+    }
+
+    fn lock_resets(&self) -> MutexGuard<'_, Resets> {
+        self.resets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the ends of the paused partitions.
@@ -258,8 +293,8 @@ impl Context {
         }
     }
 
-    /// Commits before the partitions are given up. Without waiting for the answer, the next owner could read the earlier
-    /// offsets. A synchronous commit would wait without a deadline.
+    /// Commits before the partitions are given up. Without waiting for the answer, the next owner could read the
+    /// earlier offsets. A synchronous commit would wait without a deadline.
     fn commit(&self, client: &Client, lanes: &[u32]) {
         store(client, self.intake.take_moved());
         let positions = self.intake.positions(lanes);
@@ -290,6 +325,12 @@ impl Refusals {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if !self.is_replaced() {
+            if facility == "OFFSET"
+                && let Some((topic, partition, position)) = reset(message)
+            {
+                let key = (topic.to_owned(), partition);
+                self.lock_resets().entry(key).or_insert(position);
+            }
             self.events.log(level, facility, message);
         }
     }
@@ -326,6 +367,10 @@ impl ConsumerContext for Context {
                     tracing::debug!(group = %self.group, "no further Kafka partitions are assigned");
                 } else {
                     tracing::info!(group = %self.group, partitions = lanes.len(), "Kafka partitions are assigned");
+                }
+                // Another member may have read what follows since.
+                for of in partitions.elements() {
+                    self.forget_reset(of.topic(), of.partition());
                 }
                 self.intake.assign(&lanes);
             }
@@ -395,6 +440,17 @@ impl ConsumerContext for Context {
             Err(error) => self.note_failed_commit(&error, partitions),
         }
     }
+}
+
+/// The topic, the partition, and the position that the broker did not have, in the only report of that: a line such as
+/// `[thrd:main]: t [0]: offset reset (at offset 10 (leader epoch 0), broker 1) to offset BEGINNING …`. Source:
+/// librdkafka 2.12, `rd_kafka_offset_reset`.
+fn reset(message: &str) -> Option<(&str, i32, i64)> {
+    let (place, at) = message.split_once("]: offset reset (at offset ")?;
+    let (topic, partition) = place.rsplit_once(" [")?;
+    let topic = topic.rsplit(' ').next()?;
+    let position = at.split(' ').next()?.parse().ok()?;
+    Some((topic, partition.parse().ok()?, position))
 }
 
 /// Whether a commit failed only because the group is in a rebalance. If the partition stays here, its offset can be

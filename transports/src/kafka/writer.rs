@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::checkup::{Checkup, SILENCE};
 use super::config::KafkaConfig;
-use super::error::failed;
+use super::error::{GRANT_WRITE, failed, kind};
 use super::health::{Events, Pulse};
 use super::thread::spawn;
 use super::topics::Topics;
@@ -48,7 +48,8 @@ pub(super) trait Sent: Send + Sync + Sized + 'static {
     /// reason.
     fn too_large(self, message: &BorrowedMessage<'_>) -> Option<Self>;
 
-    /// The message has waited, and is next. Takes it, if earlier ones have to be sent again, which it must not overtake.
+    /// The message has waited, and is next. Takes it, if earlier ones have to be sent again, which it must not
+    /// overtake.
     fn follow(self, _to: &Address, _message: &Message) -> Option<Self> {
         Some(self)
     }
@@ -312,8 +313,7 @@ impl<S: Sent> Writer<S> {
                 if error.kind() == TransportErrorKind::TooLarge {
                     let limit = self.setup.config.max_message_bytes;
                     let limit = format!("max_message_bytes is {limit}");
-                    error =
-                        TransportError::too_large(record_bytes(&record), limit).caused_by(error);
+                    error = TransportError::too_large(record_bytes(&record), limit);
                 }
                 Enqueued::Refused(error, record)
             }
@@ -403,8 +403,8 @@ fn serve<S: Sent>(writer: &Writer<S>) {
     let mut progress = Progress::new();
     loop {
         client.poll(TICK);
-        // librdkafka frees the room of a report's messages after the last of them was handled, which is when the line was
-        // woken. So wake it again.
+        // librdkafka frees the room of a report's messages after the last of them was handled, which is when the line
+        // was woken. So wake it again.
         writer.line.room.notify_one();
         let Ok(current) = writer.client() else {
             return retire(&client);
@@ -482,10 +482,11 @@ impl Progress {
 }
 
 fn replace<S: Sent>(writer: &Writer<S>, code: Code, reason: &str) {
+    let fix = (kind(code) == TransportErrorKind::Unauthorised).then_some(GRANT_WRITE);
     match writer.replace() {
-        Ok(()) => tracing::warn!(%code, reason, "the Kafka producer failed and was replaced"),
+        Ok(()) => tracing::warn!(%code, reason, fix, "the Kafka producer failed and was replaced"),
         Err(error) => {
-            tracing::warn!(%code, reason, %error, "the Kafka producer failed and cannot be replaced yet");
+            tracing::warn!(%code, reason, fix, %error, "the Kafka producer failed and cannot be replaced yet");
         }
     }
 }
@@ -577,7 +578,7 @@ fn header_bytes(headers: &impl NativeHeaders) -> usize {
 /// such; everything else ends with the client.
 fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
     let error = failed(what, error);
-    match (broken.map(super::error::kind), error.kind()) {
+    match (broken.map(kind), error.kind()) {
         (
             Some(kind @ (TransportErrorKind::Unauthenticated | TransportErrorKind::Unauthorised)),
             TransportErrorKind::Closed | TransportErrorKind::Fatal,
@@ -662,8 +663,7 @@ impl<S: Sent> ProducerContext for Reports<S> {
         }
         let sent = match result {
             Err((error, message))
-                if error.rdkafka_error_code().map(super::error::kind)
-                    == Some(TransportErrorKind::TooLarge) =>
+                if error.rdkafka_error_code().map(kind) == Some(TransportErrorKind::TooLarge) =>
             {
                 sent.too_large(message)
             }
@@ -709,7 +709,7 @@ impl<S> Reports<S> {
                     // The broker does not say how large a message may be.
                     TransportErrorKind::TooLarge => {
                         let limit = format!("max.message.bytes of {} is less", message.topic());
-                        TransportError::too_large(sent_bytes(message), limit).caused_by(error)
+                        TransportError::too_large(sent_bytes(message), limit)
                     }
                     _ => error,
                 })

@@ -47,6 +47,23 @@ const NAME_TAKEN: u32 = 10_058;
 const NO_LIMITS: u32 = 10_120;
 const SUBJECTS_OVERLAP: u32 = 10_065;
 const REPLICAS_NOT_SUPPORTED: u32 = 10_074;
+const MAXIMUM_CONSUMERS: u32 = 10_026;
+const MAXIMUM_STREAMS: u32 = 10_027;
+const SEALED: u32 = 10_109;
+/// The stream has an earlier message with this id, which its replicas have not stored yet.
+const DUPLICATE_IN_PROCESS: u32 = 10_158;
+/// The stream, or the JetStream of its servers, does not work at the moment: it is incomplete, unavailable, without a
+/// leader, out of order in its cluster, or offline.
+const UNAVAILABLE: [u32; 8] = [
+    10_004, 10_007, 10_008, 10_009, 10_041, 10_063, 10_118, 10_194,
+];
+/// A header of the message asks for something that this stream does not do: another stream or id, a lifetime, a batch,
+/// a counter, a schedule, a roll-up or a source.
+const BAD_HEADER: [u32; 31] = [
+    10_060, 10_070, 10_111, 10_165, 10_166, 10_168, 10_170, 10_171, 10_174, 10_175, 10_176, 10_177,
+    10_179, 10_180, 10_188, 10_189, 10_190, 10_191, 10_192, 10_193, 10_199, 10_200, 10_201, 10_203,
+    10_205, 10_206, 10_207, 10_208, 10_212, 10_223, 10_227,
+];
 
 // === impl ApiError ===
 
@@ -67,7 +84,41 @@ impl ApiError {
         }
     }
 
-    /// Whether JetStream refuses the number of replicas: there are too few servers, or the account may not have as many.
+    /// The kind of the error of a publication. A message waits if the stream may store it later; otherwise somebody has
+    /// to repair the stream or the message.
+    pub(super) fn kind_of_publication(&self) -> TransportErrorKind {
+        match self.err_code {
+            // The earlier attempt will be stored, or be forgotten with its leader. Then this one is stored.
+            DUPLICATE_IN_PROCESS => TransportErrorKind::TimedOut,
+            STORE_FAILED => self.kind_of_store_failure(),
+            ACCOUNT_RESOURCES_EXCEEDED | MEMORY_RESOURCES_EXCEEDED | STORAGE_RESOURCES_EXCEEDED => {
+                TransportErrorKind::Full
+            }
+            code if UNAVAILABLE.contains(&code) => TransportErrorKind::Disconnected,
+            code if BAD_HEADER.contains(&code) => TransportErrorKind::BadMessage,
+            _ => match self.kind() {
+                // It has too much to do, or says itself that it is unavailable.
+                TransportErrorKind::Other if matches!(self.code, 429 | 503) => {
+                    TransportErrorKind::Saturated
+                }
+                kind => kind,
+            },
+        }
+    }
+
+    /// Only the description says why a stream has not stored a message. Source: `store.go` of nats-server.
+    fn kind_of_store_failure(&self) -> TransportErrorKind {
+        match self.description.as_str() {
+            // This server stops to serve the stream. Others may have stored the message.
+            "store is closed" => TransportErrorKind::TimedOut,
+            "message too large" => TransportErrorKind::TooLarge,
+            // The maximum number of messages or bytes.
+            _ => TransportErrorKind::Full,
+        }
+    }
+
+    /// Whether JetStream refuses the number of replicas: there are too few servers, or the account may not have as
+    /// many.
     pub(super) fn refuses_replicas(&self) -> bool {
         self.is_single_server() || matches!(self.err_code, NO_PEERS | NO_LIMITS)
     }
@@ -91,11 +142,15 @@ impl ApiError {
                 ": use that stream, or change the subjects of one of the two streams (`nats stream ls --subject SUBJECT` finds it)"
             }
             NAME_TAKEN => ": compare the two, or choose another name",
+            DUPLICATE_IN_PROCESS => ": the stream has not stored the first attempt yet",
+            SEALED => ": it never stores a message again; use another stream",
             INSUFFICIENT_RESOURCES
             | ACCOUNT_RESOURCES_EXCEEDED
             | MEMORY_RESOURCES_EXCEEDED
-            | STORAGE_RESOURCES_EXCEEDED => {
-                ": raise the limits of the server or the account, or delete unused streams"
+            | STORAGE_RESOURCES_EXCEEDED
+            | MAXIMUM_STREAMS
+            | MAXIMUM_CONSUMERS => {
+                ": raise the limits of the server or the account, or delete unused streams and consumers"
             }
             _ => "",
         }

@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use super::api::{Api, merge, nanoseconds};
 use super::subjects::must_store;
 use crate::error::{TransportError, TransportErrorKind};
-use crate::transport::{LAG_INTERVAL, TopicFilter};
+use crate::transport::{LAG_INTERVAL, TopicFilter, overlap};
 
 /// A durable consumer that a subscription reads.
 #[derive(Debug, Clone)]
@@ -72,7 +72,8 @@ impl ConsumerRef {
     }
 
     /// Finds the consumer, or creates or updates it if that is allowed. A new one begins after `settled`, where a
-    /// consumer of that name, which was `created` then, had stopped, or with the first message of the stream if that is 0.
+    /// consumer of that name, which was `created` then, had stopped, or with the first message of the stream if that is
+    /// 0.
     ///
     /// # Errors
     /// `UnknownTopic` when it does not exist and may not be created; `BadConfig` when consumers of its kind cannot be
@@ -156,9 +157,8 @@ impl ConsumerRef {
                     lag.send_replace(info.as_ref().and_then(unsettled));
                     if let Some(info) = &info {
                         state.send_replace(ConsumerState::read(info));
-                        if may_ask {
-                            may_ask = self.watch_subjects(info, &mut is_starved).await;
-                        }
+                        self.watch_subjects(info, &mut is_starved, &mut may_ask)
+                            .await;
                     }
                 }
                 // The last known value stays. The unavailable bus is reported elsewhere.
@@ -169,23 +169,56 @@ impl ConsumerRef {
         }
     }
 
-    /// Reports that the stream no longer stores what the consumer reads, until it does again. Returns whether the user
-    /// may ask for that.
-    async fn watch_subjects(&self, info: &Value, is_starved: &mut bool) -> bool {
-        let error = match self.api.stream_info(&self.stream).await {
-            Ok(Some(stream)) => {
-                // The report and the log line name the consumer.
-                let filter = self.filter(Some(info));
-                self.must_store("read them", &stream, &filter).err()
-            }
-            // The reader notices that the stream is gone.
-            Ok(None) => None,
-            Err(error) => {
-                return !matches!(
-                    error.kind(),
-                    TransportErrorKind::Unauthorised | TransportErrorKind::BadConfig
-                );
-            }
+    /// Why the consumer reads nothing of what the binding names, if its own filter leaves all of that out.
+    fn excludes_binding(&self, config: &Value) -> Option<TransportError> {
+        let filter = filter_of(config);
+        let is_read = |topic: &TopicFilter| filter.iter().any(|one| overlap(one, topic.as_str()));
+        let reads_all = filter.is_empty() || self.topics.is_empty();
+        if reads_all || self.topics.iter().any(is_read) {
+            return None;
+        }
+        let what = format!(
+            "read them: the filter of the consumer ({}) leaves out all subjects of the binding ({}); change one of the two",
+            listed(filter),
+            self.named_by_binding()
+        );
+        Some(TransportError::new(TransportErrorKind::BadConfig, what))
+    }
+
+    fn named_by_binding(&self) -> String {
+        listed(self.topics.iter().map(TopicFilter::as_str))
+    }
+
+    /// Reports that the consumer reads nothing of what the binding names, or that the stream no longer stores what the
+    /// consumer reads, until that has changed. `may_ask`: whether the user may ask what the stream stores.
+    pub(super) async fn watch_subjects(
+        &self,
+        info: &Value,
+        is_starved: &mut bool,
+        may_ask: &mut bool,
+    ) {
+        let error = match self.excludes_binding(&info["config"]) {
+            Some(error) => Some(error),
+            None if !*may_ask => None,
+            None => match self.api.stream_info(&self.stream).await {
+                Ok(Some(stream)) => {
+                    // The report and the log line name the consumer.
+                    let filter = self.filter(Some(info));
+                    self.must_store("read them", &stream, &filter).err()
+                }
+                // The reader notices that the stream is gone.
+                Ok(None) => None,
+                Err(error) => {
+                    *may_ask = !matches!(
+                        error.kind(),
+                        TransportErrorKind::Unauthorised | TransportErrorKind::BadConfig
+                    );
+                    if *may_ask {
+                        return;
+                    }
+                    None
+                }
+            },
         };
         let was_starved = std::mem::replace(is_starved, error.is_some());
         let (stream, consumer) = (&self.stream, &self.name);
@@ -194,7 +227,7 @@ impl ConsumerRef {
                 tracing::warn!(%stream, %consumer, %error, "a durable consumer gets no new messages of some subjects");
             }
             None if was_starved => {
-                tracing::info!(%stream, %consumer, "the stream stores the subjects of the durable consumer again");
+                tracing::info!(%stream, %consumer, "the durable consumer gets new messages of its subjects again");
             }
             _ => {}
         }
@@ -202,7 +235,6 @@ impl ConsumerRef {
             let trouble = error.map(|error| Text::from(error.to_string()));
             self.api.report_part(&self.subjects_title(), trouble);
         }
-        true
     }
 
     /// Takes back what [`ConsumerRef::watch`] has reported, once nobody reads the consumer.
@@ -281,7 +313,8 @@ impl ConsumerRef {
             {
                 tracing::warn!(
                     stream = %self.stream, consumer = %self.name,
-                    "the durable consumer reads other subjects than the binding names; its own filter is used"
+                    filter = listed(filter_of(config)), binding = self.named_by_binding(),
+                    "the durable consumer reads other subjects than the binding names: its own filter is used; change one of the two, or set jetstream.manage"
                 );
             }
             return Ok(info);
@@ -428,6 +461,12 @@ pub(super) fn filter_of(config: &Value) -> BTreeSet<&str> {
             .filter(|one| !one.is_empty()),
     );
     filter
+}
+
+/// Subjects in one text.
+fn listed<'a>(subjects: impl IntoIterator<Item = &'a str>) -> String {
+    let subjects: Vec<&str> = subjects.into_iter().collect();
+    subjects.join(", ")
 }
 
 fn texts(list: &Value) -> BTreeSet<&str> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::headers::{self, SUBJECT_HEADER};
-use super::link::{Connection, Link, connects};
+use super::link::{ACKNOWLEDGEMENTS, Connection, Link, connects, unauthorised};
 use crate::delivery::{Acknowledger, Delivery};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::{Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, Topic, fnv1a};
@@ -33,9 +33,6 @@ pub(super) const FLUSH_QUEUE: usize = 4096;
 /// How long a request waits for the flush that confirms it. Its answer confirms it too, and nearly always comes first.
 const REQUEST_FLUSH_PAUSE: Duration = Duration::from_millis(10);
 
-/// The prefix of the reply subjects of messages that JetStream pushes. These are for acknowledgements, not for answers.
-const ACKNOWLEDGEMENTS: &str = "$JS.ACK.";
-
 /// How many messages are read from the client at once.
 const CHUNK: usize = 256;
 
@@ -48,6 +45,7 @@ const BACKLOG_BYTES: usize = 16 << 20;
 /// One publication to be confirmed by the next flush.
 #[derive(Debug)]
 pub(super) struct Unflushed {
+    pub(super) subject: Subject,
     /// How many connections there had been before it was given to the client.
     pub(super) connects: u64,
     pub(super) confirm: Decision,
@@ -102,14 +100,16 @@ fn publish_error(error: PublishError, client: &Client, bytes: usize) -> Transpor
     let failed = |kind| TransportError::new(kind, "publish to NATS");
     match error.kind() {
         PublishErrorKind::MaxPayloadExceeded => {
-            let limit = format!("max_payload of the NATS server is {}", client.max_payload());
+            let limit = format!(
+                "max_payload of the NATS server is {}, of which the headers take a part",
+                client.max_payload()
+            );
             TransportError::too_large(bytes, limit)
         }
-        PublishErrorKind::InvalidSubject => failed(TransportErrorKind::BadMessage),
+        PublishErrorKind::InvalidSubject => failed(TransportErrorKind::BadMessage).caused_by(error),
         // The client's task has just ended. Nobody uses it for long: it is closed, or another client takes its place.
-        PublishErrorKind::Send => failed(TransportErrorKind::Disconnected),
+        PublishErrorKind::Send => failed(TransportErrorKind::Disconnected).caused_by(error),
     }
-    .caused_by(error)
 }
 
 /// Confirms publications: one flush for all that were queued before it began. Ends when it is stopped and nothing
@@ -157,7 +157,11 @@ pub(super) async fn flush_for(
         let flushed = flush(&client, &mut connection, &mut clock).await;
         let now = connects(&client);
         for written in batch.drain(..) {
-            let result = if flushed && written.connects == now {
+            // A refusal comes as an error of the connection, perhaps only after the flush.
+            let result = if link.is_refused(&written.subject) {
+                let what = format!("publish to {}", written.subject);
+                Err(unauthorised(&what, link.user()))
+            } else if flushed && written.connects == now {
                 Ok(Receipt { position: None })
             } else if link.is_up() && written.connects == now {
                 Err(TransportError::new(
@@ -279,6 +283,7 @@ impl CoreReader {
         } = self;
         let mut chunks = messages.0.ready_chunks(CHUNK);
         let mut backlog = Backlog::new(&budget);
+        let mut connected = connection.clone();
         let (mut subscribed, mut open) = (true, true);
         while open || !backlog.waiting.is_empty() {
             let oldest = backlog.waiting.front().map(cost);
@@ -307,22 +312,23 @@ impl CoreReader {
                         continue;
                     };
                     for message in chunk {
-                        match budget.try_acquire(cost(&message)) {
-                            Some(permit) if backlog.waiting.is_empty() => {
-                                deliver(&deliveries, message, Some(permit));
-                            }
-                            _ => {
-                                if let Err(dropped) = backlog.push(message) {
-                                    lost.cancel();
-                                    link.drop_message(&dropped.subject, &subscription);
-                                }
-                            }
+                        if let Err(dropped) = take(message, &budget, &mut backlog, &deliveries) {
+                            lost.cancel();
+                            link.drop_message(&dropped.subject, &subscription);
                         }
                     }
                 }
+                // Nothing is on the way, and nobody confirms that it has unsubscribed.
+                () = disconnected(&mut connected), if open && !subscribed => open = false,
             }
         }
     }
+}
+
+/// Waits until there is no connection.
+async fn disconnected(connection: &mut watch::Receiver<Connection>) {
+    // Fails only when the client has ended, and the connection with it.
+    drop(connection.wait_for(|now| !now.up).await);
 }
 
 /// Unsubscribes. Messages that are on the way are still read.
@@ -341,6 +347,22 @@ async fn drain(subscribers: &mut Either<Subscriber, SelectAll<Subscriber>>) {
 /// The cost of a message for a budget, in bytes: as [`Message::size_bytes`], before the message exists.
 fn cost(message: &async_nats::Message) -> usize {
     message.length + headers::memory(message.headers.as_ref())
+}
+
+/// Delivers a message, or lets it wait. Returns one for which there is no room.
+fn take(
+    message: async_nats::Message,
+    budget: &Budget,
+    backlog: &mut Backlog,
+    deliveries: &mpsc::Sender<Delivery>,
+) -> Result<(), Box<async_nats::Message>> {
+    match budget.try_acquire(cost(&message)) {
+        Some(permit) if backlog.waiting.is_empty() => {
+            deliver(deliveries, message, Some(permit));
+            Ok(())
+        }
+        _ => backlog.push(message),
+    }
 }
 
 fn deliver(

@@ -48,6 +48,10 @@ pub(super) enum Answer {
     Stored,
     /// Any message, which shows that the server has seen all that was sent before.
     Echo,
+    /// The same, after a publication that the server may refuse.
+    Permitted,
+    /// The echo has come, and the refusal may still be on its way: the client reports both separately.
+    Unrefused,
 }
 
 /// Whether a stream stores a subject.
@@ -86,8 +90,10 @@ impl Expected {
     /// of the API makes the topic unknown.
     pub(super) fn no_responders(self, coverage: Coverage) {
         let what = storing(&self.subject);
-        let disconnected =
-            |why| TransportError::new(TransportErrorKind::Disconnected, format!("{what}: {why}"));
+        let disconnected = |why| {
+            let what = format!("{what}: {why}");
+            TransportError::new(TransportErrorKind::Disconnected, what).unsent()
+        };
         let error = match coverage {
             Coverage::NotCovered => TransportError::new(
                 TransportErrorKind::UnknownTopic,

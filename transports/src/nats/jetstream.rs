@@ -21,10 +21,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::api::{Api, ApiError};
+use super::core::after;
 use super::expected::{Answer, Expected, Notice, storing};
-use super::link::{Link, Refusal, connects};
+use super::link::{Link, PUBLICATION_GRACE, Refusal, connects, unauthorised};
 use super::lookup::{Lookups, look_up};
 use crate::error::{TransportError, TransportErrorKind};
+use crate::message::Topic;
 use crate::transport::Receipt;
 
 /// At most this many questions can be announced ahead of the task that waits for their answers; each has room for two
@@ -32,6 +34,8 @@ use crate::transport::Receipt;
 pub(super) const NOTICES: usize = 2 * 1024;
 /// How many answers are read at once.
 pub(super) const CHUNK: usize = 256;
+/// At most this many subjects are remembered with the number of refusals that are still to come.
+const MAX_TO_COME: usize = 64;
 
 /// Waits for the answers on our inbox, as long as there can be questions.
 pub(super) struct Replies {
@@ -49,6 +53,8 @@ struct Unanswered {
     by_token: HashMap<u64, Expected>,
     /// The earliest first. Entries of answered questions stay until they expire.
     deadlines: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// The first refusal of a subject decides all stored publications on it: how many of theirs are still to come.
+    to_come: HashMap<Text, usize>,
 }
 
 /// What an answer means for its question.
@@ -121,9 +127,9 @@ impl Replies {
                         open_lookups.extend(again.map(|topic| look_up(self.api.clone(), topic)));
                     }
                 }
-                refusal = refusals.recv() => unanswered.refused(refusal, self.link.user()),
+                refusal = refusals.recv() => self.refused(&mut unanswered, refusal),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)),
-                    if next_deadline.is_some() => unanswered.expire(),
+                    if next_deadline.is_some() => self.expire(&mut unanswered),
             }
         }
     }
@@ -159,15 +165,35 @@ impl Replies {
         match verdict {
             Verdict::NoResponders => Some(expected),
             Verdict::Known(result) => {
+                if result.is_ok() && self.link.is_refused(expected.subject.as_str()) {
+                    self.link.note_permitted(expected.subject.as_str());
+                }
                 expected.decide(result);
                 None
             }
         }
     }
 
-    /// Fails the questions on a lost connection, also those that wait for a lookup: their answers will not come. Returns
-    /// whether lookups have lost their answers too.
+    fn refused(
+        &self,
+        unanswered: &mut Unanswered,
+        refusal: Result<Refusal, broadcast::error::RecvError>,
+    ) {
+        if let Some(subject) = unanswered.refused(refusal, self.link.user()) {
+            self.link.note_refused(&subject);
+        }
+    }
+
+    fn expire(&self, unanswered: &mut Unanswered) {
+        for subject in unanswered.expire() {
+            self.link.note_permitted(subject.as_str());
+        }
+    }
+
+    /// Fails the questions on a lost connection, also those that wait for a lookup: their answers will not come.
+    /// Returns whether lookups have lost their answers too.
     fn fail_lost(&self, unanswered: &mut Unanswered, lookups: &mut Lookups) -> bool {
+        unanswered.to_come.clear();
         let lost = unanswered.take(|expected| self.is_lost(expected));
         let waiting = lookups.take(|expected| self.is_lost(expected));
         let is_lookup_lost = !waiting.is_empty();
@@ -216,9 +242,20 @@ impl Unanswered {
         let Entry::Occupied(entry) = self.by_token.entry(token) else {
             return None;
         };
+        if entry.get().answer == Answer::Permitted {
+            let expected = Expected {
+                answer: Answer::Unrefused,
+                deadline: after(PUBLICATION_GRACE),
+                ..entry.remove()
+            };
+            self.insert(expected);
+            return None;
+        }
         let expected = entry.get();
         let verdict = match expected.answer {
-            Answer::Echo => Verdict::Known(Ok(Receipt { position: None })),
+            Answer::Echo | Answer::Permitted | Answer::Unrefused => {
+                Verdict::Known(Ok(Receipt { position: None }))
+            }
             Answer::Stored if answer.status == Some(StatusCode::NO_RESPONDERS) => {
                 Verdict::NoResponders
             }
@@ -257,39 +294,73 @@ impl Unanswered {
         None
     }
 
-    fn expire(&mut self) {
-        let now = Instant::now();
+    /// Returns the subjects that the server has permitted after it had refused them.
+    fn expire(&mut self) -> Vec<Topic> {
+        let (now, mut permitted) = (Instant::now(), Vec::new());
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let token = self.deadlines.pop().map(|Reverse((_, token))| token);
-            if let Some(expected) = token.and_then(|token| self.by_token.remove(&token)) {
-                let what = format!("wait for the answer of NATS to {}", expected.subject);
-                expected.decide(Err(TransportError::new(TransportErrorKind::TimedOut, what)));
+            let Some(expected) = token.and_then(|token| self.by_token.remove(&token)) else {
+                continue;
+            };
+            if expected.answer == Answer::Unrefused {
+                permitted.push(expected.subject.clone());
+                expected.decide(Ok(Receipt { position: None }));
+                continue;
             }
+            let what = format!("wait for the answer of NATS to {}", expected.subject);
+            expected.decide(Err(TransportError::new(TransportErrorKind::TimedOut, what)));
         }
+        permitted
     }
 
-    /// A refused publication gets no answer; its refusal comes as an error of the connection.
-    fn refused(&mut self, refusal: Result<Refusal, broadcast::error::RecvError>, user: &str) {
+    /// A refused publication gets no answer; its refusal comes as an error of the connection. Returns its subject if
+    /// the publication may have been one of core NATS, which was confirmed before.
+    fn refused(
+        &mut self,
+        refusal: Result<Refusal, broadcast::error::RecvError>,
+        user: &str,
+    ) -> Option<Text> {
         // A lost refusal shows as a question that times out.
         let Ok(Refusal::Publish(subject)) = refusal else {
-            return;
+            return None;
         };
+        let mut stored = 0;
+        let mut is_core = true;
         for expected in self.take(|expected| subject == expected.subject.as_str()) {
             let result = match expected.answer {
                 // The server has read it, and the question was only that.
                 Answer::Echo => Ok(Receipt { position: None }),
-                Answer::Stored => Err(unauthorised(&format!("publish to {subject}"), user)),
+                Answer::Stored | Answer::Permitted | Answer::Unrefused => {
+                    Err(unauthorised(&format!("publish to {subject}"), user))
+                }
             };
+            is_core &= !matches!(expected.answer, Answer::Echo | Answer::Stored);
+            stored += usize::from(expected.answer == Answer::Stored);
             expected.decide(result);
         }
+        if is_core && self.came(&subject) {
+            return None;
+        }
+        if stored > 1 {
+            if self.to_come.len() >= MAX_TO_COME {
+                self.to_come.clear();
+            }
+            *self.to_come.entry(subject.clone()).or_default() += stored - 1;
+        }
+        is_core.then_some(subject)
     }
-}
 
-pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
-    TransportError::new(
-        TransportErrorKind::Unauthorised,
-        format!("{what}: NATS does not permit it to {user}"),
-    )
+    /// Whether a refusal was still to come for this subject: then it has come now.
+    fn came(&mut self, subject: &Text) -> bool {
+        let Some(to_come) = self.to_come.get_mut(subject) else {
+            return false;
+        };
+        *to_come -= 1;
+        if *to_come == 0 {
+            self.to_come.remove(subject);
+        }
+        true
+    }
 }
 
 /// The acknowledgement of a publication. `None` for the answer of somebody else.
@@ -310,19 +381,24 @@ fn stored(
     is_of_stream.then(|| Err(refused(expected, error)))
 }
 
-/// The error of a publication that a stream refused.
+/// The error of a publication that a stream refused, with what the stream says.
 fn refused(expected: &Expected, error: ApiError) -> TransportError {
     let what = storing(&expected.subject);
-    match error.kind() {
+    match error.kind_of_publication() {
         // The server does not say how large a message may be.
         TransportErrorKind::TooLarge => {
             let limit = format!("max_msg_size of the stream of {} is less", expected.subject);
-            TransportError::too_large(expected.bytes, limit)
+            TransportError::too_large(expected.bytes, limit).caused_by(error)
         }
-        TransportErrorKind::Overtaken => TransportError::overtaken(what, error.last_sequence()),
-        kind => TransportError::new(kind, what),
+        TransportErrorKind::Overtaken => {
+            TransportError::overtaken(what, error.last_sequence()).caused_by(error)
+        }
+        // An earlier attempt is being stored, or this one has been on its way to the store.
+        kind @ TransportErrorKind::TimedOut => {
+            TransportError::new(kind, format!("{what}: {error}"))
+        }
+        kind => TransportError::new(kind, format!("{what}: {error}")).unsent(),
     }
-    .caused_by(error)
 }
 
 /// `j:STREAM/SEQUENCE`.
@@ -369,6 +445,17 @@ mod tests {
             (503, 10_077, TransportErrorKind::Full),
             (503, 10_023, TransportErrorKind::Saturated),
             (503, 10_039, TransportErrorKind::BadConfig),
+            // Its caller waits, and its lane: the stream may store it later.
+            (409, 10_158, TransportErrorKind::TimedOut),
+            (503, 10_008, TransportErrorKind::Disconnected),
+            (500, 10_118, TransportErrorKind::Disconnected),
+            (429, 10_167, TransportErrorKind::Saturated),
+            (503, 10_163, TransportErrorKind::Saturated),
+            // Somebody has to make room, or to repair it.
+            (400, 10_002, TransportErrorKind::Full),
+            (400, 10_109, TransportErrorKind::BadConfig),
+            (400, 10_060, TransportErrorKind::BadMessage),
+            (400, 10_166, TransportErrorKind::BadMessage),
             (500, 1, TransportErrorKind::Other),
         ] {
             let body =
@@ -387,6 +474,79 @@ mod tests {
             assert_eq!(error.kind(), TransportErrorKind::Overtaken);
             assert_eq!(error.last_sequence(), last);
         }
+    }
+
+    #[test]
+    fn the_reason_of_a_store_failure_is_in_its_description() {
+        let (expected, _verdict) = expected("a.b", 0, Answer::Stored, 5);
+        for (description, kind, leaves_open) in [
+            ("maximum messages exceeded", TransportErrorKind::Full, false),
+            ("message too large", TransportErrorKind::TooLarge, false),
+            ("store is closed", TransportErrorKind::TimedOut, true),
+        ] {
+            let body = format!(
+                r#"{{"error":{{"code":503,"err_code":10077,"description":"{description}"}}}}"#
+            );
+            let error = stored(&expected, &answer(&body)).unwrap().unwrap_err();
+            assert_eq!(error.kind(), kind);
+            assert_eq!(error.leaves_open(), leaves_open);
+        }
+    }
+
+    #[test]
+    fn the_error_of_a_publication_says_what_the_stream_says() {
+        let (expected, _verdict) = expected("a.b", 0, Answer::Stored, 5);
+        let body =
+            r#"{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}"#;
+        let error = stored(&expected, &answer(body)).unwrap().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "store a message in the stream of a.b: maximum messages exceeded (503, 10077) (full)"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_echo_confirms_a_doubtful_publication_only_if_no_refusal_follows() {
+        for is_refused in [false, true] {
+            let mut unanswered = Unanswered::default();
+            let (expected, mut verdict) = expected("a.b", 1, Answer::Permitted, 5);
+            unanswered.insert(expected);
+            assert!(unanswered.take_answered(1, &answer("")).is_none());
+            assert!(verdict.now().is_none(), "the refusal may be on its way");
+            if is_refused {
+                let refusal = Refusal::Publish("a.b".into());
+                let noted = unanswered.refused(Ok(refusal), "u");
+                assert_eq!(noted.as_deref(), Some("a.b"));
+                let error = verdict.now().unwrap().unwrap_err();
+                assert_eq!(error.kind(), TransportErrorKind::Unauthorised);
+                continue;
+            }
+            tokio::time::sleep_until(unanswered.next_deadline().unwrap()).await;
+            assert_eq!(unanswered.expire(), [Topic::new("a.b").unwrap()]);
+            assert!(verdict.now().unwrap().is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_refusals_of_stored_publications_concern_no_other_ones() {
+        let mut unanswered = Unanswered::default();
+        let mut verdicts: Vec<_> = (0..3)
+            .map(|token| {
+                let (expected, verdict) = expected("a.b", token, Answer::Stored, 5);
+                unanswered.insert(expected);
+                verdict
+            })
+            .collect();
+        let mut refuse = || unanswered.refused(Ok(Refusal::Publish("a.b".into())), "u");
+        assert_eq!(refuse(), None);
+        for verdict in &mut verdicts {
+            let error = verdict.now().unwrap().unwrap_err();
+            assert_eq!(error.kind(), TransportErrorKind::Unauthorised);
+        }
+        assert_eq!([refuse(), refuse()], [None, None]);
+        let of_core = refuse();
+        assert_eq!(of_core.as_deref(), Some("a.b"));
+        assert!(unanswered.to_come.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Each client has a link of its own. When another client takes its place, only the health and the number of
 //! dropped messages go on.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,6 +64,10 @@ pub(super) struct Link {
     dropped: AtomicU64,
     logged: std::sync::Mutex<Logged>,
     logged_refusals: std::sync::Mutex<LoggedRefusals>,
+    /// The subjects that the server does not permit core NATS publications on, each with the time of its last refusal.
+    refused: std::sync::Mutex<HashMap<Text, Instant>>,
+    /// Whether there is one: every message asks.
+    has_refused: AtomicBool,
     /// Cancelled once nothing can be sent any more with this client.
     closed: CancellationToken,
     /// The same, without a lock: every message asks.
@@ -103,13 +108,21 @@ struct LoggedRefusals {
 /// The subjects whose refusal the log has named.
 #[derive(Debug)]
 struct LoggedSubjects {
-    /// When the last line about a subject was written, while no other line is.
-    at: HashMap<Text, Instant>,
+    /// Those with a line that is not old yet, and those of which lines were left out.
+    named: HashMap<Text, NamedSubject>,
     /// At most this many subjects with the same first word are named at a time.
     max_alike: usize,
-    /// How many lines were left out since the last one, and when the first of them was.
+    /// How many lines about other subjects were left out since the last one, and when the first of them was.
     suppressed: u64,
     suppressed_since: Option<Instant>,
+}
+
+/// A subject that the log has named.
+#[derive(Debug)]
+struct NamedSubject {
+    at: Instant,
+    /// How many lines about it were left out since then.
+    suppressed: u64,
 }
 
 /// Why the transport is not healthy.
@@ -137,14 +150,42 @@ const REFUSALS: usize = 256;
 /// How often the log reports that a permission is refused.
 const REFUSAL_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
+/// The prefix of the reply subjects of messages that JetStream pushes. These are for acknowledgements, not for answers.
+pub(super) const ACKNOWLEDGEMENTS: &str = "$JS.ACK.";
+
+/// The subjects of all acknowledgements, as one.
+const ALL_ACKNOWLEDGEMENTS: &str = "$JS.ACK.>";
+
+/// How long a refusal may take to be reported after the server has read what it refuses: the client reports refusals
+/// and messages separately.
+pub(super) const REFUSAL_GRACE: Duration = Duration::from_millis(10);
+
+/// The same for a publication, which would be lost if its confirmation came first. Only the first publications on a
+/// subject that is permitted again wait for it.
+pub(super) const PUBLICATION_GRACE: Duration = Duration::from_millis(250);
+
+/// The beginning of the reply subjects of NATS clients, and all of them as one.
+const INBOX: &str = "_INBOX.";
+const ALL_INBOXES: &str = "_INBOX.>";
+
+/// The number of characters of the last word of a reply subject of a bridge: two ids in base32.
+const REPLY_ID_CHARS: usize = 52;
+
+/// At most this many refused subjects are remembered, [`MAX_ALIKE`] with the same first word; the one that was refused
+/// longest ago gives way.
+const MAX_REFUSED: usize = 64;
+
+/// How long a subject is remembered after its last refusal.
+const REFUSED_FOR: Duration = Duration::from_secs(5 * 60);
+
 /// The health names at most this many parts that do not work, each with its cause.
 const MAX_PARTS: usize = 8;
 
 /// At most this many subjects are logged in that time.
 const MAX_LOGGED: usize = 64;
 
-/// At most this many publish subjects with the same first word are logged: they may come from messages, as those of
-/// answers do.
+/// At most this many publish subjects with the same first word are logged or remembered: they may come from messages,
+/// as those of answers do.
 const MAX_ALIKE: usize = 8;
 
 /// How often the log reports dropped messages.
@@ -168,8 +209,8 @@ impl Drop for Events {
 // === impl Link ===
 
 impl Link {
-    /// Starts a client that connects when the server is up, with an empty state, perhaps in place of an earlier one that
-    /// has ended.
+    /// Starts a client that connects when the server is up, with an empty state, perhaps in place of an earlier one
+    /// that has ended.
     pub(super) async fn connect(
         config: &NatsConfig,
         subscription_capacity: usize,
@@ -196,6 +237,8 @@ impl Link {
                 total: dropped,
             }),
             logged_refusals: std::sync::Mutex::default(),
+            refused: std::sync::Mutex::default(),
+            has_refused: AtomicBool::new(false),
             closed: CancellationToken::new(),
             is_closed: AtomicBool::new(false),
             ended: CancellationToken::new(),
@@ -250,6 +293,7 @@ impl Link {
                 _ = every.tick() => {}
             }
             self.report_refusals(Instant::now());
+            self.forget_refused(Instant::now());
             let up = client.connection_state() == State::Connected && !self.is_closed();
             let reported = *self.connection.borrow();
             let differs = up != reported.up || connects(client) != reported.epoch;
@@ -320,9 +364,13 @@ impl Link {
         let Some(suppressed) = self.logged_refusals().allow(refusal, Instant::now()) else {
             return;
         };
+        let error = match refusal {
+            Refusal::Publish(subject) => text.replace(subject.as_str(), &shown(subject)),
+            Refusal::Subscribe { .. } => text.to_owned(),
+        };
         tracing::error!(
             user = %self.user,
-            error = %text,
+            %error,
             suppressed,
             "NATS refused a permission: `a2abus topics plan --acls` prints the permissions to grant"
         );
@@ -330,7 +378,13 @@ impl Link {
 
     /// Logs how many lines about refusals were left out, if no later line has reported it.
     fn report_refusals(&self, now: Instant) {
-        let suppressed = self.logged_refusals().unreported(now);
+        let mut logged = self.logged_refusals();
+        let (repeated, suppressed) = (logged.repeated(now), logged.unreported(now));
+        drop(logged);
+        for (subject, suppressed) in repeated {
+            let subject = shown(&subject);
+            tracing::error!(user = %self.user, %subject, suppressed, "NATS still refused a permission: `a2abus topics plan --acls` prints the permissions to grant");
+        }
         if suppressed > 0 {
             tracing::error!(user = %self.user, suppressed, "NATS refused more permissions: `a2abus topics plan --acls` prints the permissions to grant");
         }
@@ -340,6 +394,82 @@ impl Link {
     fn logged_refusals(&self) -> std::sync::MutexGuard<'_, LoggedRefusals> {
         let refusals = self.logged_refusals.lock();
         refusals.unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Remembers that the server has refused a publication which waits for no answer: a message of core NATS, or an
+    /// acknowledgement. Requests to the API fail with the refusal. Reply subjects are remembered as one: each is used
+    /// for one answer.
+    pub(super) fn note_refused(&self, subject: &str) {
+        let shown = shown(subject);
+        let subject = match subject.starts_with(ACKNOWLEDGEMENTS) {
+            true => ALL_ACKNOWLEDGEMENTS,
+            false if subject.starts_with('$') => return,
+            false if subject.starts_with(INBOX) => ALL_INBOXES,
+            false => &*shown,
+        };
+        let mut refused = self.refused();
+        let is_known = refused.contains_key(subject);
+        let forgotten = (!is_known).then(|| gives_way(&refused, subject)).flatten();
+        if let Some(forgotten) = &forgotten {
+            refused.remove(forgotten);
+        }
+        refused.insert(subject.into(), Instant::now());
+        self.has_refused.store(true, Ordering::Release);
+        drop(refused);
+        if let Some(forgotten) = forgotten {
+            self.report(&publishing_to(&forgotten), None);
+        }
+        if !is_known {
+            let user = &self.user;
+            let effect = match subject {
+                ALL_ACKNOWLEDGEMENTS => "messages are read again and again after ack_wait",
+                _ => "what is published there is lost or refused",
+            };
+            let trouble = format!(
+                "NATS does not permit it to {user}, so {effect}: grant the permission (`a2abus topics plan --acls` prints it)"
+            );
+            self.report(&publishing_to(subject), Some(trouble.into()));
+        }
+    }
+
+    /// Whether the server has refused a publication on this subject, and has not permitted one since.
+    pub(super) fn is_refused(&self, subject: &str) -> bool {
+        self.has_refused.load(Ordering::Acquire) && self.refused().contains_key(subject)
+    }
+
+    /// The server has permitted a publication on this subject.
+    pub(super) fn note_permitted(&self, subject: &str) {
+        let mut refused = self.refused();
+        let was_refused = refused.remove(subject).is_some();
+        self.has_refused
+            .store(!refused.is_empty(), Ordering::Release);
+        drop(refused);
+        if was_refused {
+            tracing::info!(subject, "NATS permits publishing on this subject again");
+            self.report(&publishing_to(subject), None);
+        }
+    }
+
+    /// Forgets the subjects that were not refused for long.
+    fn forget_refused(&self, now: Instant) {
+        if !self.has_refused.load(Ordering::Acquire) {
+            return;
+        }
+        let mut refused = self.refused();
+        let old = refused.extract_if(|_, at| now >= *at + REFUSED_FOR);
+        let old: Vec<Text> = old.map(|(subject, _)| subject).collect();
+        self.has_refused
+            .store(!refused.is_empty(), Ordering::Release);
+        drop(refused);
+        for subject in old {
+            self.report(&publishing_to(&subject), None);
+        }
+    }
+
+    /// Never held over an await. A panic while it is held cannot leave it half written.
+    fn refused(&self) -> std::sync::MutexGuard<'_, HashMap<Text, Instant>> {
+        let refused = self.refused.lock();
+        refused.unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// A message of a server or the client, with the servers that it concerns.
@@ -573,8 +703,8 @@ impl Link {
         self.blame(Text::from_static("closed"));
     }
 
-    /// The client has ended. If nobody has closed it, it has panicked, and its state does not show that. Returns whether
-    /// that is so.
+    /// The client has ended. If nobody has closed it, it has panicked, and its state does not show that. Returns
+    /// whether that is so.
     fn client_ended(&self) -> bool {
         if self.is_closed() {
             return false;
@@ -674,9 +804,17 @@ impl LoggedRefusals {
         }
     }
 
-    /// How many lines were left out, once they are old enough to be reported separately.
+    /// How many lines about subjects that the log has not named were left out, once they are old enough to be reported
+    /// separately.
     fn unreported(&mut self, now: Instant) -> u64 {
         self.publish.unreported(now) + self.subscribe.unreported(now)
+    }
+
+    /// The subjects that the log has named and of which lines were left out since, with the number of these lines, once
+    /// they are old enough to be reported.
+    fn repeated(&mut self, now: Instant) -> Vec<(Text, u64)> {
+        let publish = self.publish.repeated(now);
+        publish.chain(self.subscribe.repeated(now)).collect()
     }
 }
 
@@ -685,7 +823,7 @@ impl LoggedRefusals {
 impl LoggedSubjects {
     fn new(max_alike: usize) -> Self {
         Self {
-            at: HashMap::new(),
+            named: HashMap::new(),
             max_alike,
             suppressed: 0,
             suppressed_since: None,
@@ -693,19 +831,35 @@ impl LoggedSubjects {
     }
 
     fn allow(&mut self, subject: &Text, now: Instant) -> Option<u64> {
-        self.at.retain(|_, at| now < *at + REFUSAL_LOGGED_EVERY);
+        self.named
+            .retain(|_, named| named.suppressed > 0 || !named.is_old(now));
+        if let Some(named) = self.named.get_mut(subject) {
+            let is_old = named.is_old(now);
+            if !is_old {
+                named.suppressed += 1;
+            }
+            return is_old.then(|| named.take(now));
+        }
         let first = first_word(subject);
-        let alike = self.at.keys().filter(|known| first_word(known) == first);
-        if self.at.contains_key(subject)
-            || self.at.len() >= MAX_LOGGED
-            || alike.count() >= self.max_alike
-        {
+        let alike = self.named.keys();
+        let alike = alike.filter(|known| first_word(known) == first).count();
+        if self.named.len() >= MAX_LOGGED || alike >= self.max_alike {
             self.suppressed += 1;
             self.suppressed_since.get_or_insert(now);
             return None;
         }
-        self.at.insert(subject.clone(), now);
+        let named = NamedSubject {
+            at: now,
+            suppressed: 0,
+        };
+        self.named.insert(subject.clone(), named);
         Some(self.take())
+    }
+
+    fn repeated(&mut self, now: Instant) -> impl Iterator<Item = (Text, u64)> {
+        let named = self.named.iter_mut();
+        let repeated = named.filter(move |(_, named)| named.suppressed > 0 && named.is_old(now));
+        repeated.map(move |(subject, named)| (subject.clone(), named.take(now)))
     }
 
     fn unreported(&mut self, now: Instant) -> u64 {
@@ -717,6 +871,21 @@ impl LoggedSubjects {
 
     fn take(&mut self) -> u64 {
         self.suppressed_since = None;
+        std::mem::take(&mut self.suppressed)
+    }
+}
+
+// === impl NamedSubject ===
+
+impl NamedSubject {
+    /// Whether the next line about it may be written.
+    fn is_old(&self, now: Instant) -> bool {
+        now >= self.at + REFUSAL_LOGGED_EVERY
+    }
+
+    /// How many lines were left out until now, when the next one is written.
+    fn take(&mut self, now: Instant) -> u64 {
+        self.at = now;
         std::mem::take(&mut self.suppressed)
     }
 }
@@ -758,6 +927,38 @@ impl RefusedQueue {
     }
 }
 
+/// A part of the health of the transport.
+fn publishing_to(subject: &str) -> Text {
+    Text::from(format!("publishing to {subject}"))
+}
+
+pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Unauthorised,
+        format!("{what}: NATS does not permit it to {user}"),
+    )
+}
+
+/// The refused subject that gives way to another one: of those with the same first word, if there are many.
+fn gives_way(refused: &HashMap<Text, Instant>, subject: &str) -> Option<Text> {
+    let is_alike = |known: &Text| first_word(known) == first_word(subject);
+    let is_crowded = refused.keys().filter(|known| is_alike(known)).count() >= MAX_ALIKE;
+    let candidates = refused.iter();
+    let candidates = candidates.filter(|(known, _)| !is_crowded || is_alike(known));
+    let oldest = candidates.min_by_key(|(_, at)| **at);
+    let oldest = oldest.filter(|_| is_crowded || refused.len() >= MAX_REFUSED);
+    oldest.map(|(oldest, _)| oldest.clone())
+}
+
+/// A subject for the log and the health. The last word of a reply subject of a bridge is left out: whoever knows it can
+/// answer the call.
+fn shown(subject: &str) -> Cow<'_, str> {
+    match subject.rsplit_once('.') {
+        Some((rest, last)) if last.len() == REPLY_ID_CHARS => format!("{rest}.*").into(),
+        _ => subject.into(),
+    }
+}
+
 /// Up to the first dot.
 pub(super) fn first_word(subject: &str) -> &str {
     subject.split('.').next().unwrap_or_default()
@@ -776,143 +977,4 @@ pub(super) fn jitter(most: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn subscription(subject: &str, queue: RefusedQueue) -> Refusal {
-        Refusal::Subscribe {
-            subject: subject.into(),
-            queue,
-        }
-    }
-
-    #[test]
-    fn refusals_are_parsed_from_server_errors() {
-        for (text, expected) in [
-            (
-                r#"Permissions Violation for Publish to "a.b""#,
-                Some(Refusal::Publish("a.b".into())),
-            ),
-            (
-                r#"Permissions Violation for Subscription to "A.>" using queue "q""#,
-                Some(subscription("A.>", RefusedQueue::Named("q".into()))),
-            ),
-            (
-                r#"Permissions Violation for Subscription to "a""#,
-                Some(subscription("a", RefusedQueue::Without)),
-            ),
-            (
-                r#"Permissions Violation for Subscription to "a" (sid "7")"#,
-                Some(subscription("a", RefusedQueue::Unnamed)),
-            ),
-            ("Permissions Violation for Publish to", None),
-            ("Maximum Payload Violation", None),
-        ] {
-            assert_eq!(Refusal::parse(text), expected);
-        }
-    }
-
-    #[test]
-    fn a_refusal_is_about_subscriptions_in_its_queue_group() {
-        let (g, other) = (Text::from_static("g"), Text::from_static("other"));
-        let named = RefusedQueue::Named(g.clone());
-        for (queue, expected) in [
-            (RefusedQueue::Without, [true, false, false]),
-            (named, [false, true, false]),
-            (RefusedQueue::Unnamed, [true, true, true]),
-        ] {
-            let groups = [None, Some(&g), Some(&other)];
-            assert_eq!(groups.map(|group| queue.may_be(group)), expected);
-        }
-    }
-
-    #[tokio::test]
-    async fn the_end_of_the_client_is_noticed_while_the_servers_are_examined() {
-        // It accepts connections, and never says anything.
-        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("nats://{}", silent.local_addr().unwrap());
-        // Together they take longer than this test waits.
-        let config = NatsConfig::new(vec![address; 60]);
-        let (link, client) = Link::connect(&config, 1, None).await.unwrap();
-        link.is_unclear.store(true, Ordering::Relaxed);
-        let stop = CancellationToken::new();
-        let watched = Arc::clone(&link);
-        let watching = tokio::spawn(async move { watched.watch(&client, &stop).await });
-        let wait = Duration::from_secs(60);
-        let begun = async {
-            while link.is_unclear.load(Ordering::Relaxed) {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(wait, begun).await.unwrap();
-        link.ended.cancel();
-        assert!(tokio::time::timeout(wait, watching).await.unwrap().unwrap());
-        let cause = link.cause();
-        assert!(cause.starts_with("the NATS client has ended"), "{cause}");
-    }
-
-    #[tokio::test]
-    async fn a_report_about_the_api_lasts_until_a_later_one_or_a_new_connection() {
-        // Nobody listens there.
-        let config = NatsConfig::new(["nats://127.0.0.1:1"]);
-        let (link, _client) = Link::connect(&config, 1, None).await.unwrap();
-        link.set_connection(true, 1);
-        let is_impaired = |asked_at, trouble: Option<&'static str>| {
-            link.report_api(asked_at, trouble.map(Text::from_static));
-            matches!(&*link.health().borrow(), Health::Impaired(_))
-        };
-        let asked_at = Instant::now();
-        let later = asked_at + Duration::from_millis(1);
-        assert!(is_impaired(asked_at, Some("silent")));
-        assert!(!is_impaired(later, None));
-        assert!(!is_impaired(asked_at, Some("silent")), "out of date");
-        assert!(is_impaired(later, Some("silent")));
-        link.set_connection(true, 2);
-        assert_eq!(*link.health().borrow(), Health::Up);
-        assert!(!is_impaired(asked_at, Some("silent")), "out of date");
-    }
-
-    #[test]
-    fn a_refused_permission_is_logged_once_a_minute_for_each_subject() {
-        let (mut logged, now) = (LoggedRefusals::default(), Instant::now());
-        let publish = |subject: &str| Refusal::Publish(subject.into());
-        assert_eq!(logged.allow(&publish("a"), now), Some(0));
-        assert_eq!(logged.allow(&publish("a"), now), None);
-        let subscribe = subscription("a", RefusedQueue::Without);
-        assert_eq!(logged.allow(&subscribe, now), Some(0));
-        assert_eq!(logged.allow(&publish("b"), now), Some(1));
-        let later = now + REFUSAL_LOGGED_EVERY;
-        assert_eq!(logged.allow(&publish("a"), later), Some(0));
-    }
-
-    #[test]
-    fn answer_subjects_do_not_suppress_the_logging_of_others() {
-        let (mut logged, now) = (LoggedRefusals::default(), Instant::now());
-        let publish = |subject: String| Refusal::Publish(subject.into());
-        let answers = (0..100).map(|n| publish(format!("_INBOX.{n}")));
-        let allowed = answers.filter(|refusal| logged.allow(refusal, now).is_some());
-        assert_eq!(allowed.count(), MAX_ALIKE);
-        assert_eq!(
-            logged.allow(&publish("orders".into()), now),
-            Some(100 - MAX_ALIKE as u64)
-        );
-        // They do not use up the room of subscriptions either, and the left-out lines are reported.
-        for n in 0..MAX_LOGGED * 2 {
-            logged.allow(&publish(format!("word{n}")), now);
-            let subscribe = subscription(&format!("agents.{n}"), RefusedQueue::Without);
-            assert_eq!(logged.allow(&subscribe, now).is_some(), n < MAX_LOGGED);
-        }
-        assert_eq!(logged.unreported(now), 0);
-        let left_out = 2 * MAX_LOGGED - (MAX_LOGGED - MAX_ALIKE - 1) + MAX_LOGGED;
-        let later = now + REFUSAL_LOGGED_EVERY;
-        assert_eq!(logged.unreported(later), left_out as u64);
-        assert_eq!(logged.unreported(later), 0);
-    }
-
-    #[test]
-    fn jitter_is_a_part_of_the_whole() {
-        for _ in 0..1000 {
-            assert!(jitter(Duration::from_secs(1)) <= Duration::from_secs(1));
-        }
-    }
-}
+mod tests;

@@ -15,7 +15,8 @@ use super::*;
 use crate::error::TransportErrorKind as Kind;
 
 /// The server's answer to a request of the JetStream API. A publication to any other subject has no responders, unless
-/// somebody subscribes to it. A publication to `refuse.SUBJECT` takes the permission to subscribe to `SUBJECT` away.
+/// somebody subscribes to it. A publication to `refuse.SUBJECT` takes the permission to subscribe to `SUBJECT` away,
+/// one to `forbid.SUBJECT` the permission to publish there, and one to `permit.SUBJECT` gives that back.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Api {
     Answer(&'static str),
@@ -118,6 +119,7 @@ async fn serve_connection(connection: TcpStream, api: Api, requests: &Requests) 
     send(&mut write, &format!("INFO {info}\r\n")).await;
     let mut subscriptions: Vec<(String, String)> = Vec::new();
     let mut refused: Vec<String> = Vec::new();
+    let mut forbidden: HashSet<String> = HashSet::new();
     let mut line = String::new();
     while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
         let tokens: Vec<&str> = line.split_whitespace().collect();
@@ -130,6 +132,14 @@ async fn serve_connection(connection: TcpStream, api: Api, requests: &Requests) 
             ["PUB" | "HPUB", subject, rest @ .., length] => {
                 let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
                 lines.read_exact(&mut body).await.unwrap();
+                if let Some(subject) = subject.strip_prefix("forbid.") {
+                    forbidden.insert(subject.to_owned());
+                } else if let Some(subject) = subject.strip_prefix("permit.") {
+                    forbidden.remove(subject);
+                } else if forbidden.contains(*subject) {
+                    let error = format!("Permissions Violation for Publish to \"{subject}\"");
+                    send(&mut write, &format!("-ERR '{error}'\r\n")).await;
+                }
                 if let Some(subject) = subject.strip_prefix("refuse.") {
                     refused.push(subject.to_owned());
                     send(&mut write, &refusal(subject, None)).await;
@@ -347,6 +357,107 @@ async fn only_a_stream_confirms_a_stored_message() {
     let sent = nats.send(&to, Message::plain("x")).await.unwrap();
     let receipt = tokio::time::timeout(Duration::from_secs(60), sent).await;
     assert_eq!(receipt.unwrap().unwrap().position.as_deref(), Some("j:S/7"));
+}
+
+#[tokio::test]
+async fn a_message_on_a_refused_subject_is_confirmed_only_once_the_server_permits_it() {
+    let server = Mock::start(Api::Silent).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let mut health = nats.health();
+    let publish = async |topic: &str| {
+        let to = to(topic, Guarantee::Default);
+        let sent = nats.send(&to, Message::plain("x")).await.unwrap();
+        let sent = tokio::time::timeout(Duration::from_secs(60), sent).await;
+        sent.unwrap().map_err(|error| error.kind())
+    };
+    publish("forbid.a.b").await.unwrap();
+    // It may be confirmed before the refusal comes.
+    let _first = publish("a.b").await;
+    let is_named = |now: &Health| matches!(now, Health::Impaired(cause) if cause.contains("publishing to a.b"));
+    has_health(&mut health, is_named).await;
+    for _ in 0..2 {
+        assert_eq!(publish("a.b").await.unwrap_err(), Kind::Unauthorised);
+        publish("a.c").await.unwrap();
+    }
+    publish("permit.a.b").await.unwrap();
+    publish("a.b").await.unwrap();
+    has_health(&mut health, |now| *now == Health::Up).await;
+}
+
+#[tokio::test]
+async fn a_refused_acknowledgement_is_reported() {
+    let server = Mock::start(Api::Silent).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let client = nats.inner().client.clone();
+    let acknowledge = "$JS.ACK.S.c.1.1.1.1.0";
+    for subject in [format!("forbid.{acknowledge}"), acknowledge.to_owned()] {
+        client.publish(subject, "".into()).await.unwrap();
+    }
+    let is_named = |now: &Health| {
+        matches!(now, Health::Impaired(cause)
+            if cause.contains("$JS.ACK.>") && cause.contains("again and again"))
+    };
+    has_health(&mut nats.health(), is_named).await;
+}
+
+#[tokio::test]
+async fn a_duplicate_of_a_message_that_is_not_stored_yet_is_no_refusal() {
+    let server = Mock::start(Api::Stored(&[
+        r#"{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"},"stream":"S","seq":0}"#,
+    ]))
+    .await;
+    let nats = server.connect().await;
+    let message_id = Some("1".into());
+    let to = to("a.b", Guarantee::Stored { message_id });
+    let sent = nats.send(&to, Message::plain("x")).await.unwrap();
+    let error = tokio::time::timeout(Duration::from_secs(60), sent).await;
+    let error = error.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::TimedOut, "{error}");
+    assert!(error.leaves_open());
+    assert!(error.to_string().contains("first attempt"), "{error}");
+}
+
+#[tokio::test]
+async fn a_consumer_that_leaves_out_all_subjects_of_the_binding_is_reported() {
+    const OTHER: &str = r#"{"config":{"ack_policy":"explicit","filter_subject":"req.zzz"},"delivered":{"consumer_seq":0,"stream_seq":0},"ack_floor":{"stream_seq":0},"num_pending":1,"num_ack_pending":0}"#;
+    let server = Mock::start(Api::Answers(&[("CONSUMER.INFO", OTHER)])).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let reading = Reading::Durable {
+        stream: "S".into(),
+        name: "c".into(),
+    };
+    let _consumer = subscribe(&nats, "req.a.>", reading).await.unwrap();
+    let is_named = |now: &Health| {
+        matches!(now, Health::Impaired(cause)
+            if cause.contains("req.zzz") && cause.contains("req.a.>"))
+    };
+    has_health(&mut nats.health(), is_named).await;
+}
+
+#[tokio::test]
+async fn a_filter_that_was_corrected_is_reported_no_longer_if_the_stream_may_not_be_examined() {
+    let server = Mock::start(Api::Silent).await;
+    let nats = server.connect().await;
+    up(&nats).await;
+    let client = nats.inner().client.clone();
+    let forbid = "forbid.$JS.API.STREAM.INFO.S";
+    client.publish(forbid, "".into()).await.unwrap();
+    let (consumer, mut health) = (consumer(&nats), nats.health());
+    let (mut is_starved, mut may_ask) = (false, true);
+    for (filter, is_named) in [("req.zzz", true), ("other", false), ("req.zzz", true)] {
+        let info = serde_json::json!({ "config": { "filter_subject": filter } });
+        consumer
+            .watch_subjects(&info, &mut is_starved, &mut may_ask)
+            .await;
+        assert_eq!(is_starved, is_named);
+        let names =
+            |now: &Health| matches!(now, Health::Impaired(cause) if cause.contains("req.zzz"));
+        has_health(&mut health, |now| names(now) == is_named).await;
+    }
+    assert!(!may_ask);
 }
 
 #[tokio::test]

@@ -1,20 +1,13 @@
 //! One subscription of the client, and whether the server refuses it, now or later.
 
-use std::time::Duration;
-
 use a2abus_plugin::Text;
 use async_nats::{Client, Subscriber};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::jetstream::unauthorised;
-use super::link::{Link, Refusal};
+use super::link::{Link, REFUSAL_GRACE, Refusal, unauthorised};
 use crate::error::{TransportError, TransportErrorKind};
 use crate::transport::QUEUE_DEADLINE;
-
-/// How long a refused subscription may take to be reported after the server has read it: the client reports refusals
-/// and messages separately.
-const REFUSAL_GRACE: Duration = Duration::from_millis(10);
 
 /// Listens for refusals of some subscriptions. It must exist before they are made.
 pub(super) struct RefusalListener {

@@ -1,4 +1,4 @@
-//! Positions: what a client commits, what was deleted before it was read, and the ends of paused partitions.
+//! Positions: what a client commits, what was removed before it was read, and the ends of paused partitions.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::super::error::LOG_AGAIN;
+use super::super::error::{KEEP, LOG_AGAIN};
 use super::super::progress::Ends;
 use super::super::rebalance::{Client, list, store};
 use super::received::Received;
@@ -19,30 +19,34 @@ const OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 // === impl Session ===
 
 impl Session<'_> {
-    /// Warns when records were deleted before they were read.
-    pub(super) fn warn_of_gap(&mut self, first: &Received) {
-        if !self.is_member() || first.offset == 0 || Instant::now() < self.check_gaps_at {
-            return;
-        }
-        let lost = lost_records(
-            &self.client,
-            first.topic.as_str(),
-            first.partition,
-            first.offset,
-        );
-        match lost {
-            Ok(0) => {}
-            Ok(records) => tracing::warn!(
-                topic = first.topic.as_str(),
-                partition = first.partition,
-                records,
-                "records were deleted from the source before they were read"
-            ),
-            Err(error) => {
-                tracing::debug!(%error, "cannot tell whether records were deleted unread");
-                // Each question blocks the thread, so do not ask for every partition while nobody answers.
-                self.check_gaps_at = Instant::now() + LOG_AGAIN;
+    /// Warns of records before this one that were removed from the source before they were read, and counts them.
+    pub(super) fn find_removed(&mut self, next: &Received, is_first: bool) {
+        let (topic, partition, offset) = (next.topic.as_str(), next.partition, next.offset);
+        let reset_from = self.client.context().take_reset(topic, partition, offset);
+        let may_ask = offset > 0 && Instant::now() >= self.check_gaps_at;
+        let gap = reset_from.map_or(0, |from| offset - from);
+        let removed = match reset_from {
+            Some(from) if may_ask => {
+                removed_between(&self.client, (topic, partition), from, offset)
             }
+            None if may_ask && is_first && self.is_member() => {
+                lost_records(&self.client, topic, partition, offset)
+            }
+            // If nobody says where the log starts now: the broker did not have the record at that position.
+            _ => Ok(gap),
+        };
+        let removed = removed.unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot tell how many records were removed unread");
+            // Each question blocks the thread, so do not ask for every partition while nobody answers.
+            self.check_gaps_at = Instant::now() + LOG_AGAIN;
+            gap
+        });
+        if let Ok(records @ 1..) = u64::try_from(removed) {
+            self.task.removed.send_modify(|all| *all += records);
+            tracing::warn!(
+                reads = %self.task.plan.source, topic, partition, records, fix = KEEP,
+                "records were removed from the source before they were read: they are lost"
+            );
         }
     }
 
@@ -50,6 +54,8 @@ impl Session<'_> {
     pub(super) fn store_positions(&mut self) {
         store(&self.client, self.task.intake.take_moved());
         for (topic, partition, position) in self.task.intake.take_restarted() {
+            let context = self.client.context();
+            context.forget_reset(topic.as_str(), partition);
             self.commit_again_at = Instant::now();
             self.commit_again_pause = COMMIT_AGAIN.0;
             tracing::warn!(
@@ -62,8 +68,8 @@ impl Session<'_> {
         self.commit_again();
     }
 
-    /// Commits positions on topics that were created again. Of stored positions, librdkafka commits only those above the
-    /// last commit, which may be of the old topic. Source: librdkafka 2.12,
+    /// Commits positions on topics that were created again. Of stored positions, librdkafka commits only those above
+    /// the last commit, which may be of the old topic. Source: librdkafka 2.12,
     /// `rd_kafka_topic_partition_list_set_offsets`. It does not report the result of these commits either, so they are
     /// repeated, at longer and longer intervals, until a commit of stored positions succeeds.
     fn commit_again(&mut self) {
@@ -117,12 +123,22 @@ fn lost_records(client: &Client, topic: &str, partition: i32, first: i64) -> Kaf
     let committed = answer.find_partition(topic, partition).map(|p| p.offset());
     match committed {
         Some(Offset::Offset(committed)) if committed < first => {
-            // Compaction and transactions leave gaps without loss. Deletion moves the low watermark.
-            let (low, _) = client.fetch_watermarks(topic, partition, OFFSET_TIMEOUT)?;
-            Ok((low - committed).max(0))
+            removed_between(client, (topic, partition), committed, first)
         }
         _ => Ok(0),
     }
+}
+
+/// How many records between a position and the next received record no longer exist.
+fn removed_between(
+    client: &Client,
+    (topic, partition): (&str, i32),
+    position: i64,
+    next: i64,
+) -> KafkaResult<i64> {
+    // Compaction and transactions leave gaps without loss. Deletion moves the low watermark.
+    let (low, _) = client.fetch_watermarks(topic, partition, OFFSET_TIMEOUT)?;
+    Ok((low.min(next) - position).max(0))
 }
 
 fn ends_of(list: &TopicPartitionList) -> Ends {

@@ -1,15 +1,17 @@
 //! Clients against a cluster of librdkafka: what they deliver, are refused, commit, and wait for.
 
-use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, ConsumerContext as _, Rebalance};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
 use rdkafka::topic_partition_list::Offset;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Response};
+use rdkafka::{ClientConfig, ClientContext as _};
 
 use super::super::health;
 use super::super::questions::may_read;
 use super::super::rebalance::COMMITTED_TIMEOUT;
+use super::refusals::ASK_AGAIN;
 use super::*;
 use crate::delivery::Outcome;
 use crate::transport::{CloseDeadlines, Health};
@@ -90,7 +92,9 @@ fn member(brokers: String) -> (Task, mpsc::Receiver<Delivery>) {
         replaced: Arc::default(),
         deliveries,
         lag: None,
-        full: watch::channel(Vec::new()).0,
+        missing: watch::Sender::default(),
+        removed: watch::Sender::default(),
+        full: watch::Sender::default(),
         needs_long_session: Cell::new(false),
     };
     (task, receiver)
@@ -314,6 +318,113 @@ fn a_member_whose_commits_are_refused_has_its_share_again_when_they_are_permitte
     until(&mut session, Share::Refused);
     cluster.clear_request_errors(RDKafkaApiKey::OffsetCommit);
     until(&mut session, Share::Assigned);
+}
+
+/// Polls until the reader knows that these topics do not exist.
+#[track_caller]
+fn until_missing(session: &mut Session<'_>, expected: &[&str]) {
+    let late = Instant::now() + DEADLINE;
+    let missing = session.task.missing.subscribe();
+    let is_known = || {
+        let missing = missing.borrow();
+        missing.iter().map(Topic::as_str).eq(expected.to_vec())
+    };
+    while !is_known() {
+        assert!(Instant::now() < late, "never missing: {expected:?}");
+        if let Some(unreadable) = &mut session.unreadable {
+            // As if a long time had passed.
+            unreadable.ask_at = Instant::now();
+            unreadable.missing_at = Instant::now().checked_sub(2 * ASK_AGAIN);
+        }
+        assert!(session.poll(TICK).is_continue());
+        session.ask_again();
+    }
+}
+
+#[test]
+fn topics_that_no_longer_exist_are_reported_until_they_exist_again() {
+    let cluster = cluster();
+    cluster.create_topic("u", 1, 1).unwrap();
+    let (mut task, _deliveries) = member(cluster.bootstrap_servers());
+    let refresh = [("topic.metadata.refresh.interval.ms", "100")];
+    task.plan.config = Arc::new(KafkaConfig {
+        properties: refresh.into_iter().collect(),
+        ..KafkaConfig::clone(&task.plan.config)
+    });
+    task.plan.source = Source::Group {
+        name: Text::from_static("g"),
+        topics: vec![Topic::from_static("t"), Topic::from_static("u")],
+    };
+    let mut session = Session::open(&task).unwrap();
+    until(&mut session, Share::Assigned);
+    let set = |topic, response| cluster.topic_error(topic, response).unwrap();
+    let gone = Response::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+    set("u", gone);
+    until_missing(&mut session, &["u"]);
+    assert!(!session.has_no_topic());
+    set("t", gone);
+    until_missing(&mut session, &["t", "u"]);
+    assert!(session.has_no_topic() && !session.is_without_partitions(Duration::ZERO));
+    for topic in ["t", "u"] {
+        set(topic, Response::RD_KAFKA_RESP_ERR_NO_ERROR);
+    }
+    until_missing(&mut session, &[]);
+    assert!(session.unreadable.is_none());
+}
+
+#[test]
+fn a_client_that_replaces_another_asks_whether_topics_still_do_not_exist() {
+    let cluster = cluster();
+    let (task, _deliveries) = member(cluster.bootstrap_servers());
+    task.missing.send_replace(vec![Topic::from_static("t")]);
+    let mut session = Session::open(&task).unwrap();
+    until_missing(&mut session, &[]);
+}
+
+#[test]
+fn records_that_were_removed_before_they_were_read_are_counted() {
+    let cluster = cluster();
+    publish(&cluster);
+    let (task, mut deliveries) = member(cluster.bootstrap_servers());
+    let mut session = Session::open(&task).unwrap();
+    drop(delivered(&mut session, &mut deliveries));
+    assert_eq!(*task.removed.borrow(), 0);
+    // Nothing is fetched until the cluster, which keeps 5 MiB of a partition, has removed records.
+    let failures = [Response::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION; 1_000];
+    cluster.request_errors(RDKafkaApiKey::Fetch, &failures);
+    let producer: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", cluster.bootstrap_servers())
+        .set("batch.num.messages", "1")
+        .create()
+        .unwrap();
+    let large = "x".repeat(900_000);
+    for _ in 0..10 {
+        let record = BaseRecord::<(), _>::to("t").payload(&large);
+        assert!(producer.send(record).is_ok());
+        producer.flush(DEADLINE).unwrap();
+    }
+    cluster.clear_request_errors(RDKafkaApiKey::Fetch);
+    let delivery = delivered(&mut session, &mut deliveries);
+    let position = delivery.origin.unwrap().position;
+    let offset: u64 = position.strip_prefix("k:t/0/").unwrap().parse().unwrap();
+    assert!(offset > 1, "the cluster has removed nothing");
+    assert_eq!(*task.removed.borrow(), offset - 1);
+}
+
+#[test]
+fn the_position_that_a_broker_does_not_have_is_taken_with_the_first_record_after_it() {
+    let (task, _deliveries) = member("127.0.0.1:1".to_owned());
+    let context = task.context();
+    let reset = "[thrd:main]: t.a [3]: offset reset (at offset 10 (leader epoch 0), broker 1) to offset BEGINNING (leader epoch -1): fetch failed due to requested offset not available on the broker: Broker: Offset out of range";
+    context.log(RDKafkaLogLevel::Warning, "OFFSET", reset);
+    context.log(RDKafkaLogLevel::Warning, "OFFSET", "anything else");
+    assert_eq!(context.take_reset("t.a", 2, 800), None);
+    assert_eq!(context.take_reset("t.a", 3, 9), None, "fetched before");
+    assert_eq!(context.take_reset("t.a", 3, 800), Some(10));
+    assert_eq!(context.take_reset("t.a", 3, 801), None);
+    context.log(RDKafkaLogLevel::Warning, "OFFSET", reset);
+    assert_eq!(context.take_reset("t.a", 3, 10), None, "there is no gap");
+    assert_eq!(context.take_reset("t.a", 3, 12), None);
 }
 
 /// The offset that the group `g` has committed in the topic `t`.
