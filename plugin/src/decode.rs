@@ -319,7 +319,10 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         if self.units.len() < self.limits.max_units {
             return Ok(());
         }
-        let message = format!("more than {} units", self.limits.max_units);
+        let message = format!(
+            "more than {} elements or lines (limits.max_units): send them in parts",
+            self.limits.max_units
+        );
         Err(DecodeError::new(DecodeErrorKind::TooLarge, offset, message))
     }
 
@@ -339,8 +342,8 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         }));
     }
 
-    /// The sender of an A2E request that is not JSON, from the members before the error. The type of other messages does
-    /// not tell whether they are answers, which get no error.
+    /// The sender of an A2E request that is not JSON, from the members before the error. The type of other messages
+    /// does not tell whether they are answers, which get no error.
     #[cold]
     fn sender_of_broken(&self, error: &DecodeError) -> Option<Box<RefusedSender>> {
         let ty = self.facts.text(MemberPath::Type)?;
@@ -398,7 +401,11 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
                     _ => parser.id().ok().flatten(),
                 };
                 let sender = parser.sender();
-                if !parser.is_workflow_line() {
+                // A line that executors ignore refuses no workflow.
+                let is_ignored = self.lines.is_some()
+                    && error.kind() == DecodeErrorKind::Unknown
+                    && parser.is_ignored_line();
+                if !is_ignored && !parser.is_workflow_line() {
                     self.note_broken(&error, sender.as_deref());
                 }
                 self.refuse(bytes, error, id, sender);

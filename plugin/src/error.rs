@@ -50,6 +50,8 @@ pub enum DecodeErrorKind {
     MissingCollaborationId,
     /// Any other member with a wrong type or value.
     BadMember,
+    /// A message inside an E2A message that is not trusted, or is another one.
+    BadValue,
     /// A JSON-RPC object with both `result` and `error`.
     BothResultAndError,
     /// A JSON-RPC object that is neither request, notification nor response.
@@ -89,6 +91,7 @@ impl DecodeErrorKind {
             Self::MissingId => "missing_id",
             Self::MissingCollaborationId => "missing_collaborationid",
             Self::BadMember => "bad_member",
+            Self::BadValue => "bad_value",
             Self::BothResultAndError => "both_result_and_error",
             Self::Invalid => "invalid",
             Self::BadCloudEvent => "bad_cloudevent",

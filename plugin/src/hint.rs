@@ -23,7 +23,7 @@ pub struct Hint {
     /// Refuses E2A records without a `protocol_version`. Source: docs/protocols/e2a.md §10.1.
     pub e2a_versions_only: bool,
     /// Trusts members that only an E2A server may set. A binding that declares E2A is trusted as well. Source:
-    /// docs/protocols/e2a.md §S3.
+    /// docs/protocols/e2a.md §S1 and §S3.
     pub e2a_trusted: bool,
     /// Refuses A2E messages without an `id` instead of generating one. Source: docs/protocols/a2e-messages.md §1.2.
     pub strict_ids: bool,
@@ -51,7 +51,8 @@ impl Hint {
         self.dialect
     }
 
-    /// Whether members that only an E2A server may set are accepted. Source: docs/protocols/e2a.md §S3.
+    /// Whether members that only an E2A server may set are accepted. Source: docs/protocols/e2a.md §S1 and
+    /// §S3.
     #[must_use]
     pub fn trusts_e2a(&self) -> bool {
         self.e2a_trusted || self.family == Some(Family::E2a)

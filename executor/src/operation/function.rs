@@ -43,9 +43,12 @@ fn small(function: Function, value: &Json) -> Option<Json> {
         (Function::Length, Json::Object(object)) => Some(object.len().into()),
         (Function::Number, Json::Bool(value)) => Some(i64::from(*value).into()),
         (Function::Number, Json::String(text)) => {
-            Some(Number::parse(text.trim())?.by_value().into())
+            Some(Number::parse(text.trim())?.as_computed()?.into())
         }
-        (Function::Number, Json::Number(number)) => Some(number.clone().into()),
+        (Function::Number, Json::Number(number)) => {
+            let computed = number.as_computed();
+            Some(computed.unwrap_or_else(|| number.clone()).into())
+        }
         (Function::Abs, Json::Number(number)) => Some(number.abs().into()),
         (Function::Round, Json::Number(number)) => Some(number.rounded(Rounding::Nearest).into()),
         (Function::Floor, Json::Number(number)) => Some(number.rounded(Rounding::Down).into()),
@@ -102,6 +105,20 @@ mod tests {
             let made = run(&operation("TransformData", &config), &model);
             assert_eq!(made, Ok(parse(expected)), "{function}");
         }
+    }
+
+    #[test]
+    fn number_makes_integers_and_no_number_that_readers_cannot_hold() {
+        let input = r#"["5.0","1e2","-0.0","2.50","1e400","-1e400",5.0,1e400]"#;
+        let rows = parse(input);
+        let rows = rows.as_array().unwrap().iter();
+        let rows: Vec<_> = rows.map(|v| Json::object([("v", v.clone())])).collect();
+        let model = Json::object([("rows", Json::from(rows))]);
+        let config = r#"{"inputPath":"/workflow/rows","transform":"map","config":{"field":"v","function":"number"},"outputPath":"/workflow/o"}"#;
+        let made = run(&operation("TransformData", config), &model).unwrap();
+        // Compared as text, because 5 and 5.0 are equal.
+        let expected = "[5,100,0,2.5,null,null,5,1e400]";
+        assert_eq!(made.to_string(), expected);
     }
 
     #[test]

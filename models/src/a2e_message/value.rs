@@ -2,6 +2,7 @@
 //!
 //! Source: docs/protocols/a2e-messages.md §1.3.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use indexmap::IndexMap;
@@ -10,6 +11,7 @@ use super::shape::Shape;
 use crate::json::{Json, Number, Object};
 use crate::wire_enum::WireEnum;
 use a2abus_plugin::Text;
+use a2abus_plugin::protocol::a2e_message;
 
 /// A value of a member.
 pub(super) trait Value: Sized {
@@ -160,6 +162,16 @@ impl Value for Integer {
     }
 }
 
+/// A text without its underscores, as Python writes large numbers. `None` if one begins or ends it, or follows another
+/// one.
+fn without_underscores(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('_') {
+        return Some(Cow::Borrowed(text));
+    }
+    let misplaced = text.starts_with('_') || text.ends_with('_') || text.contains("__");
+    (!misplaced).then(|| Cow::Owned(text.replace('_', "")))
+}
+
 /// A double as a 64-bit integer, if it has no fraction.
 fn whole(value: f64) -> Option<Number> {
     const END: f64 = 9_223_372_036_854_775_808.0;
@@ -167,7 +179,7 @@ fn whole(value: f64) -> Option<Number> {
     fits.then(|| Number::from(value as i64))
 }
 
-/// Reads `4`, `+4`, `004` and `4.0`.
+/// Reads `4`, `+4`, `004`, `4.0` and `4_000`.
 fn parse_integer(text: &str) -> Option<Number> {
     let text = text.trim();
     let (sign, digits) = match text.strip_prefix('-') {
@@ -176,7 +188,8 @@ fn parse_integer(text: &str) -> Option<Number> {
     };
     let (digits, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     let all = |text: &str, allowed: fn(u8) -> bool| !text.is_empty() && text.bytes().all(allowed);
-    if !all(digits, |b| b.is_ascii_digit()) || !all(fraction, |b| b == b'0') {
+    let digits = without_underscores(digits)?;
+    if !all(&digits, |b| b.is_ascii_digit()) || !all(fraction, |b| b == b'0') {
         return None;
     }
     match digits.trim_start_matches('0') {
@@ -215,7 +228,9 @@ impl Value for Float {
             // All digits are preserved, and the text shows that the member is a float.
             Json::Number(number) if number.is_integer() => Number::parse(&format!("{number}.0")),
             Json::Number(number) => Some(number),
-            Json::String(text) => text.trim().parse().ok().and_then(Number::from_f64),
+            Json::String(text) => without_underscores(text.trim())
+                .and_then(|text| text.parse().ok())
+                .and_then(Number::from_f64),
             Json::Bool(flag) => Number::from_f64(f64::from(u8::from(flag))),
             Json::Null | Json::Array(_) | Json::Object(_) => None,
         };
@@ -251,10 +266,6 @@ impl Value for Text {
     }
 }
 
-/// The strings that the SDK reads as a Boolean, in any case.
-const TRUE_TEXTS: [&str; 6] = ["1", "on", "t", "true", "y", "yes"];
-const FALSE_TEXTS: [&str; 6] = ["0", "off", "f", "false", "n", "no"];
-
 impl Value for bool {
     const SHAPE: Shape = Shape::Boolean;
 
@@ -262,7 +273,7 @@ impl Value for bool {
         let flag = match &value {
             Json::Bool(flag) => Some(*flag),
             Json::Number(number) => flag_from_number(number.as_f64()),
-            Json::String(text) => parse_flag(text),
+            Json::String(text) => a2e_message::flag(text),
             Json::Null | Json::Array(_) | Json::Object(_) => None,
         };
         flag.ok_or(Violation::wrong("a Boolean"))
@@ -277,15 +288,6 @@ fn flag_from_number(number: f64) -> Option<bool> {
     [(0.0, false), (1.0, true)]
         .into_iter()
         .find_map(|(value, flag)| (number == value).then_some(flag))
-}
-
-fn parse_flag(text: &str) -> Option<bool> {
-    let is_one_of = |words: [&str; 6]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
-    if is_one_of(TRUE_TEXTS) {
-        Some(true)
-    } else {
-        is_one_of(FALSE_TEXTS).then_some(false)
-    }
 }
 
 impl Value for Json {

@@ -163,9 +163,13 @@ pub fn envelope_to_acp_jsonrpc_call(
     options: AcpOptions,
 ) -> Result<Object, E2aError> {
     let method = acp_method(envelope, options)?;
-    let mut params = match method.as_str() {
-        METHOD_SESSION_PROMPT => prompt_params(envelope, options)?,
-        _ => envelope.params.clone(),
+    // An extension of the same name is not a prompt.
+    let is_prompt =
+        method == METHOD_SESSION_PROMPT && envelope.method.as_deref() != Some(METHOD_EXT);
+    let mut params = if is_prompt {
+        prompt_params(envelope, options)?
+    } else {
+        envelope.params.clone()
     };
     if options.write_session_id_in_camel_case
         && !params.contains("sessionId")

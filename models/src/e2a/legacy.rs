@@ -49,8 +49,8 @@ records! {
         request_id: Text;
         /// The channel through which the request arrived.
         channel_id: Text;
-        /// Whether it succeeded.
-        ok: bool = true;
+        /// Whether it succeeded; true if absent, false if null.
+        ok: bool = true, by ok;
         /// The result, or the error.
         payload: Json;
         /// Metadata of the agent.
@@ -130,6 +130,11 @@ impl AgentResponseChunk {
 
 fn required_id(members: Members<'_>) -> Result<Text, E2aError> {
     members.text("request_id")?.ok_or(Kind::MissingId.into())
+}
+
+fn ok(members: Members<'_>) -> Result<bool, E2aError> {
+    let absent = !members.object().contains("ok");
+    Ok(members.flag("ok")?.unwrap_or(absent))
 }
 
 fn metadata(members: Members<'_>) -> Result<Option<Object>, E2aError> {

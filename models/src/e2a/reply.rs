@@ -11,7 +11,7 @@ use crate::e2a::error::{E2aError, E2aErrorKind as Kind};
 use crate::e2a::parts::JsonRpcId;
 use crate::e2a::read::Members;
 use crate::e2a::response::E2aResponse;
-use crate::e2a::write::{is_empty, json_bytes};
+use crate::e2a::write::json_bytes;
 use crate::json::{Json, Object};
 
 /// The caller that waits for the answer.
@@ -260,7 +260,10 @@ fn valid_error(body: &Object) -> Object {
 }
 
 fn completion(caller: &Caller, record: &E2aResponse, folded: &Folded) -> Completion {
-    match record.body.get("result").filter(|result| !is_empty(result)) {
+    let says_nothing =
+        |result: &Json| result.is_null() || result.as_object().is_some_and(Object::is_empty);
+    let result = record.body.get("result");
+    match result.filter(|result| !says_nothing(result)) {
         Some(result) => Completion::Result(result.clone()),
         None if caller.mode == CallMode::Unary => folded.outcome(),
         None => Completion::Result(Object::new().into()),

@@ -91,7 +91,8 @@ fn response_of(record: E2aResponse) -> Result<AgentResponse, E2aError> {
         ok,
         payload: Json::Object(payload),
         metadata: for_channel(record.metadata),
-        agent_ref: record.agent_ref,
+        // As in the original, which keeps it in parts only.
+        agent_ref: None,
     })
 }
 
@@ -127,17 +128,17 @@ fn chunk_of(record: E2aResponse) -> Result<AgentResponseChunk, E2aError> {
         (KIND_CHUNK, false) => (part(body), false),
         (KIND_CRON, _) => {
             let names = ["action", "status", "data", "message"];
-            (event("cron.response", body, &names), true)
+            (event("cron.response", body, &names, &Json::Null), true)
         }
         (KIND_ACP_OUTPUT_REQUEST, _) => {
-            let mut payload = event(KIND_ACP_OUTPUT_REQUEST, body, &[]);
+            let mut payload = event(KIND_ACP_OUTPUT_REQUEST, body, &[], &Json::Null);
             payload.insert("jsonrpc", body.clone());
             (payload, false)
         }
         (KIND_PLAN_APPROVAL_REQUIRED, _) => {
             let names = ["plan_content", "plan_slug", "plan_path"];
-            let mut payload = event(KIND_PLAN_APPROVAL_REQUIRED, body, &names);
-            payload.insert("session_id", record.session_id.clone());
+            let mut payload = event(KIND_PLAN_APPROVAL_REQUIRED, body, &names, &"".into());
+            payload.insert("session_id", record.session_id.clone().unwrap_or_default());
             (payload, true)
         }
         _ => return Err(Kind::UnsupportedKind.into()),
@@ -152,20 +153,23 @@ fn chunk_of(record: E2aResponse) -> Result<AgentResponseChunk, E2aError> {
     })
 }
 
+/// The result; an empty one is the end mark, and anything but an object has no content.
 fn completion(body: &Object) -> Object {
-    let result = body.get("result").and_then(Json::as_object);
-    match result.filter(|result| !result.is_empty()) {
-        Some(result) => result.clone(),
-        None => Object::from_iter([(Text::from_static("is_complete"), Json::Bool(true))]),
+    match body.get("result").and_then(Json::as_object) {
+        Some(result) if result.is_empty() => {
+            Object::from_iter([(Text::from_static("is_complete"), Json::Bool(true))])
+        }
+        result => result.cloned().unwrap_or_default(),
     }
 }
 
-/// The named members of a body as an event; null for absent members.
-fn event(event_type: &'static str, body: &Object, names: &[&'static str]) -> Object {
+/// The named members of a body as an event, with `absent` for absent members.
+fn event(event_type: &'static str, body: &Object, names: &[&'static str], absent: &Json) -> Object {
     let mut event = Object::new();
     event.insert("event_type", event_type);
     for name in names {
-        event.insert(Text::from_static(name), member(body, name));
+        let value = body.get(name).unwrap_or(absent);
+        event.insert(Text::from_static(name), value.clone());
     }
     event
 }
@@ -202,13 +206,15 @@ fn part(body: &Object) -> Object {
 fn text_part(body: &Object, is_reasoning: bool) -> Object {
     let mut payload = Object::new();
     payload.insert("event_type", EVENT_CHAT_DELTA);
-    payload.insert("content", body.get("delta").cloned().unwrap_or("".into()));
+    let delta = body.get("delta").filter(|delta| !delta.is_null());
+    payload.insert("content", delta.cloned().unwrap_or("".into()));
     if is_reasoning {
         payload.insert("source_chunk_type", CHUNK_LLM_REASONING);
     }
     for (name, value) in body.iter() {
         let own = matches!(name.as_str(), "delta_kind" | "delta");
-        let says_nothing = name == "source_chunk_type" && value.is_null();
+        let optional = ["source_chunk_type", "role", "member_name"];
+        let says_nothing = value.is_null() && optional.contains(&name.as_str());
         if !own && !says_nothing && !payload.contains(name) {
             payload.insert(name.clone(), value.clone());
         }

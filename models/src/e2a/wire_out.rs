@@ -35,15 +35,10 @@ struct Content {
 
 impl Content {
     fn complete(result: &Json) -> Self {
-        let result = if is_truthy(result) {
-            result.clone()
-        } else {
-            Object::new().into()
-        };
         Self {
             kind: KIND_COMPLETE,
             status: STATUS_SUCCEEDED,
-            body: object([("result", result)]),
+            body: object([("result", or_empty(result))]),
         }
     }
 
@@ -91,7 +86,7 @@ pub fn encode_agent_response_for_wire(
         Content::complete(&response.payload)
     } else {
         let message = message(&response.payload, &["error", "message"], "Agent error");
-        Content::error(CODE_AGENT_ERROR, message, response.payload.clone())
+        Content::error(CODE_AGENT_ERROR, message, or_empty(&response.payload))
     };
     let details = object([
         ("kind", "legacy_agent_response".into()),
@@ -152,7 +147,7 @@ fn chunk_outcome(chunk: &AgentResponseChunk) -> Content {
         (false, Some(EVENT_CHAT_DELTA)) => Content::part(text_body(payload)),
         (false, _) => Content::part(object([
             ("delta_kind", DELTA_CUSTOM.into()),
-            ("delta", payload.clone()),
+            ("delta", or_empty(payload)),
             ("event_type", event_type.cloned().unwrap_or_default()),
         ])),
     }
@@ -191,11 +186,20 @@ fn text_body(payload: &Json) -> Object {
     body
 }
 
-/// The first non-empty text of these members.
+/// A value, or `{}` for a falsy one.
+fn or_empty(value: &Json) -> Json {
+    if is_truthy(value) {
+        value.clone()
+    } else {
+        Object::new().into()
+    }
+}
+
+/// The text of the first of these members that is present and not null.
 fn message(payload: &Json, names: &[&str], otherwise: &'static str) -> Text {
     let mut values = names
         .iter()
-        .filter_map(|name| payload.get(name).filter(|value| is_truthy(value)));
+        .filter_map(|name| payload.get(name).filter(|value| !value.is_null()));
     values.next().map_or(Text::from_static(otherwise), text_of)
 }
 

@@ -143,6 +143,17 @@ impl Number {
         Self::from_f64(float)
     }
 
+    /// The same value as a computation writes it: an integer if it is integral and exact. `None` if no double is near
+    /// it, so that most readers cannot hold it.
+    #[must_use]
+    pub fn as_computed(&self) -> Option<Self> {
+        let number = self.by_value();
+        match number.0 {
+            Form::Float(float) => Self::computed(float),
+            Form::Integer(_) | Form::Digits(_) => number.as_f64().is_finite().then_some(number),
+        }
+    }
+
     /// Whether it is written as an integer: without a fraction or an exponent.
     #[must_use]
     pub fn is_integer(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Decodes A2E messages from their facts. Source: docs/protocols/a2e-messages.md §8.2.
 
-use super::parser::{Parser, is_attribute};
+use super::parser::{Parser, integer, is_attribute};
 use crate::detect::MemberPath;
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
@@ -50,12 +50,17 @@ impl Parser<'_> {
                                 peer at the other end and is not published";
             return Err(self.refused(DecodeErrorKind::LinkLocal, MemberPath::Type, RULE));
         }
+        let method = operation(&ty);
+        if method.is_empty() {
+            const RULE: &str = "a type names an operation before /req or /resp";
+            return Err(self.refused(DecodeErrorKind::BadMethod, MemberPath::Type, RULE));
+        }
         let version = self.a2e_version()?;
         let id = self.a2e_id()?;
         let req_id = self.attribute(MemberPath::ReqId);
         let kind = a2e_message::kind(&ty, req_id.as_deref().unwrap_or_default());
         let mut draft = Draft::new(kind, event_type("a2e.", &event_name(&ty, kind), ""));
-        draft.put(extension::A2A_METHOD, Text::from(operation(&ty)));
+        draft.put(extension::A2A_METHOD, Text::from(method));
         let capability = self
             .attribute(MemberPath::CapabilityName)
             .or_else(|| capability(&ty).map(Text::from_static));
@@ -84,7 +89,7 @@ impl Parser<'_> {
         let topic = self.topic(MemberPath::OwnTopic)?;
         match draft.kind {
             Kind::Request => {
-                draft.put_if(extension::COLLABORATION_ID, id.cloned());
+                draft.put_if(extension::COLLABORATION_ID, id.cloned().or(req_id));
                 let object = OBJECTS.into_iter().find_map(|path| self.attribute(path));
                 draft.put_if(extension::A2E_OBJECT, object);
             }
@@ -113,14 +118,39 @@ impl Parser<'_> {
                 extension::A2E_KIND,
                 word.unwrap_or(Text::from_static("status")),
             );
-            let seq = self.scalar(MemberPath::Seq, DecodeErrorKind::BadSeq)?;
+            let seq = self.a2e_seq()?;
             draft.put(extension::SEQ, seq.unwrap_or(Text::from_static("0")));
         }
         if ty == "error" {
             draft.put_if(extension::A2E_CODE, self.attribute(MemberPath::Code));
-            draft.put_if(extension::RETRYABLE, self.facts.flag(MemberPath::Retryable));
+            draft.put_if(extension::RETRYABLE, self.a2e_flag(MemberPath::Retryable));
         }
         Ok(())
+    }
+
+    /// `seq` as the integer that the SDK reads; other short texts pass unchanged. Source:
+    /// docs/protocols/a2e-messages.md §1.3.
+    fn a2e_seq(&self) -> Result<Option<Text>, DecodeError> {
+        self.facts.refuse_repeated(&[MemberPath::Seq])?;
+        if let Some(flag) = self.facts.flag(MemberPath::Seq) {
+            return Ok(Some(Text::from_static(if flag { "1" } else { "0" })));
+        }
+        let seq = self.scalar(MemberPath::Seq, DecodeErrorKind::BadSeq)?;
+        Ok(seq.map(|seq| match integer(seq.trim()) {
+            Some(number) => Text::from(number.to_string()),
+            None => seq,
+        }))
+    }
+
+    /// A Boolean, with the coercions of the SDK. Source: docs/protocols/a2e-messages.md §1.3.
+    fn a2e_flag(&self, path: MemberPath) -> Option<bool> {
+        let of_text = || a2e_message::flag(&self.facts.string(path)?);
+        let of_number = || match self.number(path)? {
+            0.0 => Some(false),
+            1.0 => Some(true),
+            _ => None,
+        };
+        self.facts.flag(path).or_else(of_text).or_else(of_number)
     }
 
     /// `version` or `a2e`, which must agree, of major version 1. Source: docs/protocols/a2e-messages.md §1.1 and §6.

@@ -6,7 +6,8 @@ use crate::detect::{Detection, MemberPath};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
 use crate::hint::Hint;
-use crate::json::Kind as JsonKind;
+use crate::json::{Kind as JsonKind, Reader};
+use crate::limits::Limits;
 use crate::protocol::{Draft, Family, Form, Kind, event_type, is_operation_id};
 use crate::text::Text;
 
@@ -101,6 +102,27 @@ impl Parser<'_> {
     pub(super) fn is_workflow_line(&self) -> bool {
         let detected = self.facts.family(self.hint).ok().flatten();
         detected.is_some_and(|detection| detection.family == Family::A2eWorkflow)
+    }
+
+    /// Whether the object, which no rule of detection matches, is a line of the wrapped dialect that executors ignore.
+    /// Source: docs/protocols/a2e-workflows.md §1.
+    #[cold]
+    pub(super) fn is_ignored_line(&self) -> bool {
+        if self.facts.has(MemberPath::Type) {
+            return false;
+        }
+        let limits = Limits {
+            max_members: u32::MAX,
+            ..Limits::default()
+        };
+        let line = self.facts.token(self.facts.span);
+        let mut is_ignored = false;
+        let read = Reader::new(line.as_bytes(), &limits).object(|reader, name| {
+            let is_object = reader.value()?.kind() == JsonKind::Object;
+            is_ignored |= is_object && name == b"dataModelUpdate";
+            Ok(())
+        });
+        read.is_ok() && is_ignored
     }
 
     /// Without a `type`, the member that is an object decides, a definition first, as in detection.

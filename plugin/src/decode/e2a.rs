@@ -1,6 +1,8 @@
 //! Decodes E2A records from their facts. Source: docs/protocols/e2a.md §10.2.
 
-use super::parser::{Parser, is_attribute};
+mod inner;
+
+use super::parser::{Parser, integer, is_attribute};
 use crate::detect::{MemberPath, Shape};
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::extension;
@@ -34,13 +36,23 @@ const CATEGORY: &str = "e2a.";
 /// The JSON-RPC code for errors without an integer code.
 const INTERNAL_ERROR: i32 = -32_603;
 
+/// The codes of failures in the older shapes, as records have them. Source: docs/protocols/e2a.md §8.
+const AGENT_ERROR: &str = "E2A.AGENT_ERROR";
+const CHAT_ERROR: &str = "chat.error";
+
 impl Parser<'_> {
     pub(super) fn e2a(&self) -> Result<Draft, DecodeError> {
         self.facts.refuse_repeated(&MEMBERS)?;
         let shape = self.facts.e2a(self.hint)?.map(|(shape, _)| shape);
         let mut draft = match shape {
-            None | Some(Shape::Request | Shape::LegacyRequest) => self.e2a_request()?,
-            Some(Shape::Response) => self.e2a_response()?,
+            None | Some(Shape::Request | Shape::LegacyRequest) => {
+                self.check_inner_request()?;
+                self.e2a_request()?
+            }
+            Some(Shape::Response) => {
+                self.check_inner_answer()?;
+                self.e2a_response()?
+            }
             Some(Shape::LegacyResponse | Shape::LegacyChunk) => self.e2a_legacy_response()?,
             Some(Shape::Control) => self.e2a_control()?,
         };
@@ -57,14 +69,14 @@ impl Parser<'_> {
             (extension::CONTEXT_ID, MemberPath::ContextId),
             (extension::CORRELATION_ID, MemberPath::CorrelationId),
         ] {
-            draft.put_if(name, self.attribute(path));
+            draft.put_if(name, self.e2a_text(path));
         }
         let channel = match self.facts.non_null(MemberPath::Channel) {
-            Some(_) => self.attribute(MemberPath::Channel),
-            None => self.attribute(MemberPath::ChannelId),
+            Some(_) => self.e2a_text(MemberPath::Channel),
+            None => self.e2a_text(MemberPath::ChannelId),
         };
         draft.put_if(extension::E2A_CHANNEL, channel);
-        let source_protocol = self.attribute(MemberPath::SourceProtocol);
+        let source_protocol = self.e2a_text(MemberPath::SourceProtocol);
         draft.put_if(
             extension::SOURCE_PROTOCOL,
             source_protocol.filter(|protocol| protocol != "e2a"),
@@ -83,27 +95,30 @@ impl Parser<'_> {
 
     fn e2a_request(&self) -> Result<Draft, DecodeError> {
         let request_id = self.e2a_id(MemberPath::RequestId)?;
-        let jsonrpc_id = self.e2a_id(MemberPath::JsonrpcId)?;
+        // Used, and therefore checked, only in place of the `request_id`.
+        let jsonrpc_id = match request_id {
+            Some(_) => None,
+            None => self.e2a_id(MemberPath::JsonrpcId)?,
+        };
         let method = self.e2a_method()?;
         let kind = match method.as_deref() {
             Some("acp.tool_response") => Kind::Response,
             Some("session/cancel" | "session/update" | "session/elicitation/complete")
-                if jsonrpc_id.is_none() =>
+                if !self.e2a_has_jsonrpc_id() =>
             {
                 Kind::Notification
             }
             _ if request_id.is_none() && jsonrpc_id.is_none() => Kind::Notification,
             _ => Kind::Request,
         };
-        let is_stream = self.e2a_flag(MemberPath::IsStream)?.unwrap_or(false);
-        let name = match (&method, self.e2a_is_ext()) {
-            (Some(method), true) => Text::from(format!("ext.{method}")),
-            (Some(method), false) => method.clone(),
-            (None, _) => Text::from_static("unnamed"),
+        let name = match &method {
+            Some(method) if self.e2a_is_named_ext() => Text::from(format!("ext.{method}")),
+            Some(method) => method.clone(),
+            None => Text::from_static("unnamed"),
         };
         let suffix = match kind {
             Kind::Notification => "",
-            _ if is_stream => ".stream",
+            _ if self.e2a_flag(MemberPath::IsStream)?.unwrap_or(false) => ".stream",
             _ => ".req",
         };
         let mut draft = Draft::new(kind, event_type(CATEGORY, &name, suffix));
@@ -123,7 +138,7 @@ impl Parser<'_> {
         draft.event.0.subject = topic;
         draft.put_if(
             extension::SOURCE_AGENT,
-            self.attribute(MemberPath::SourceAgentId),
+            self.e2a_text(MemberPath::SourceAgentId),
         );
         let seq = self.scalar(MemberPath::ParamsSeq, DecodeErrorKind::BadSeq)?;
         draft.put_if(extension::SEQ, seq);
@@ -154,13 +169,10 @@ impl Parser<'_> {
             .filter(|number| *number >= 0 && !is_push);
         let keeps_alive = self.facts.equals(MemberPath::BodyEventType, "keepalive");
         let sequence = sequence.filter(|_| !keeps_alive);
-        let id = match (self.e2a_id(MemberPath::ResponseId)?, &request_id, sequence) {
-            (Some(id), request_id, _) if request_id.as_ref() != Some(&id) => Some(id),
-            (_, Some(request_id), Some(number)) => {
-                Some(Text::from(format!("{request_id}:{number}")))
-            }
-            _ => None,
-        };
+        // A missing `sequence` is 0, but only a written one becomes an attribute.
+        let is_unnumbered = self.facts.non_null(MemberPath::Sequence).is_none();
+        let implied = (is_unnumbered && !is_push && !keeps_alive).then_some(0);
+        let id = self.e2a_record_id(request_id.as_ref(), sequence.or(implied))?;
         draft.event.0.id = id.unwrap_or_default();
         if is_request {
             draft.put_if(extension::A2A_METHOD, self.method(MemberPath::BodyMethod)?);
@@ -178,7 +190,7 @@ impl Parser<'_> {
             sequence.map(|number| Text::from(number.to_string())),
         );
         draft.put_if(extension::IS_FINAL, (!is_push).then_some(is_final));
-        draft.put_if(extension::E2A_STATUS, self.attribute(MemberPath::Status));
+        draft.put_if(extension::E2A_STATUS, self.e2a_text(MemberPath::Status));
         if matches!(response_kind.as_str(), "e2a.error" | "acp.jsonrpc_error") {
             let code = self.e2a_code();
             draft.put(extension::RPC_ERROR_CODE, code.unwrap_or(INTERNAL_ERROR));
@@ -188,17 +200,26 @@ impl Parser<'_> {
         Ok(draft)
     }
 
+    /// The id of the event of a record; `None` for a new one.
+    fn e2a_record_id(
+        &self,
+        request_id: Option<&Text>,
+        sequence: Option<i64>,
+    ) -> Result<Option<Text>, DecodeError> {
+        let response_id = self.e2a_id(MemberPath::ResponseId)?;
+        let own = response_id.filter(|id| Some(id) != request_id);
+        let numbered = || Some(Text::from(format!("{}:{}", request_id?, sequence?)));
+        Ok(own.or_else(numbered))
+    }
+
     /// An answer in a legacy shape, as the encoders would write it. Source: docs/protocols/e2a.md §8.
     fn e2a_legacy_response(&self) -> Result<Draft, DecodeError> {
         let is_unary = self.facts.has(MemberPath::Ok);
         let complete = is_unary || self.e2a_flag(MemberPath::IsComplete)?.unwrap_or(false);
         let failed = if is_unary {
-            !self.e2a_flag(MemberPath::Ok)?.unwrap_or(true)
+            !self.e2a_flag(MemberPath::Ok)?.unwrap_or(false)
         } else {
-            complete
-                && self
-                    .facts
-                    .equals(MemberPath::PayloadEventType, "chat.error")
+            complete && self.facts.equals(MemberPath::PayloadEventType, CHAT_ERROR)
         };
         let (kind, name, suffix) = match (complete, failed) {
             (false, _) => (Kind::Stream, "chunk", ".stream"),
@@ -213,7 +234,9 @@ impl Parser<'_> {
         draft.put_if(extension::SOURCE_AGENT, self.e2a_source());
         draft.put(extension::IS_FINAL, complete);
         if failed {
+            let code = if is_unary { AGENT_ERROR } else { CHAT_ERROR };
             draft.put(extension::RPC_ERROR_CODE, INTERNAL_ERROR);
+            draft.put(extension::E2A_CODE, Text::from_static(code));
         }
         Ok(draft)
     }
@@ -226,26 +249,42 @@ impl Parser<'_> {
         Ok(draft)
     }
 
-    fn e2a_is_ext(&self) -> bool {
-        self.facts.equals(MemberPath::Method, "ext")
+    /// Whether the method is `ext`, and `ext_method` replaces it.
+    fn e2a_is_named_ext(&self) -> bool {
+        self.facts.equals(MemberPath::Method, "ext") && !self.e2a_is_blank(MemberPath::ExtMethod)
+    }
+
+    /// Whether it is absent, null or a blank string.
+    fn e2a_is_blank(&self, path: MemberPath) -> bool {
+        let word = self.facts.string(path);
+        self.facts.non_null(path).is_none() || word.is_some_and(|word| word.trim_ascii().is_empty())
+    }
+
+    /// Whether there is a `jsonrpc_id`, which need not be a valid id; the empty string counts as absent.
+    fn e2a_has_jsonrpc_id(&self) -> bool {
+        let path = MemberPath::JsonrpcId;
+        self.facts.non_null(path).is_some() && !self.facts.equals(path, "")
+    }
+
+    /// A string, or the digits of a number, if it is valid for an attribute. Source: docs/protocols/e2a.md §2.
+    fn e2a_text(&self, path: MemberPath) -> Option<Text> {
+        let span = self.facts.get(path)?;
+        if span.kind() != JsonKind::Number {
+            return self.attribute(path);
+        }
+        Some(Text::from(self.facts.token(span))).filter(|text| is_attribute(text))
     }
 
     /// `method`, or the member that replaces it; a blank one counts as absent. Source: docs/protocols/e2a.md §2.
     fn e2a_method(&self) -> Result<Option<Text>, DecodeError> {
-        let is_blank = |path| {
-            self.facts
-                .string(path)
-                .is_some_and(|word| word.trim_ascii().is_empty())
-        };
-        if self.e2a_is_ext() && !is_blank(MemberPath::ExtMethod) {
-            let method = self.method(MemberPath::ExtMethod)?;
-            return Ok(method.or(Some(Text::from_static("ext"))));
+        if self.e2a_is_named_ext() {
+            return self.method(MemberPath::ExtMethod);
         }
-        if self.facts.non_null(MemberPath::Method).is_some() && !is_blank(MemberPath::Method) {
+        if !self.e2a_is_blank(MemberPath::Method) {
             return self.method(MemberPath::Method);
         }
         let has_other = self.facts.is(MemberPath::ReqMethod, JsonKind::String);
-        if has_other && !is_blank(MemberPath::ReqMethod) {
+        if has_other && !self.e2a_is_blank(MemberPath::ReqMethod) {
             return self.method(MemberPath::ReqMethod);
         }
         Ok(None)
@@ -300,7 +339,7 @@ impl Parser<'_> {
     }
 
     fn e2a_source(&self) -> Option<Text> {
-        self.attribute(MemberPath::SourceAgentId).or_else(|| {
+        self.e2a_text(MemberPath::SourceAgentId).or_else(|| {
             let agent = self.attribute(MemberPath::AgentRefId);
             agent.filter(|agent| agent != "default")
         })
@@ -332,16 +371,7 @@ impl Parser<'_> {
         let Some(text) = self.scalar(MemberPath::Sequence, DecodeErrorKind::BadSeq)? else {
             return Ok(None);
         };
-        let whole = |number: f64| number.fract() == 0.0 && number.abs() < 9e15;
-        // An integer, well within 64 bits.
-        #[allow(clippy::cast_possible_truncation)]
-        let number = text.parse::<i64>().ok().or_else(|| {
-            text.parse()
-                .ok()
-                .filter(|number| whole(*number))
-                .map(|number| number as i64)
-        });
-        match number {
+        match integer(&text) {
             Some(number) => Ok(Some(number)),
             None => {
                 let message = "must be a 64-bit integer";

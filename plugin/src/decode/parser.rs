@@ -122,3 +122,13 @@ pub(super) fn is_attribute(text: &str) -> bool {
         && (text.len() <= MAX_ATTRIBUTE_CHARS || text.chars().count() <= MAX_ATTRIBUTE_CHARS)
         && crate::event::is_string(text)
 }
+
+/// The integer that a text writes, such as `3` or `3.0`.
+pub(super) fn integer(text: &str) -> Option<i64> {
+    let whole = |number: &f64| number.fract() == 0.0 && number.abs() < 9e15;
+    // An integer, well within 64 bits.
+    #[allow(clippy::cast_possible_truncation)]
+    let rounded = |number: f64| number as i64;
+    let number = || text.parse::<f64>().ok().filter(whole).map(rounded);
+    text.parse::<i64>().ok().or_else(number)
+}

@@ -176,6 +176,19 @@ pub fn is_version_1(version: &str) -> bool {
     parts.next() == Some("1") && parts.all(is_number)
 }
 
+/// A string as the Boolean that the SDK reads from it, in any letter case. Source: docs/protocols/a2e-messages.md §1.3.
+#[must_use]
+pub fn flag(text: &str) -> Option<bool> {
+    const TRUE: [&str; 6] = ["1", "on", "t", "true", "y", "yes"];
+    const FALSE: [&str; 6] = ["0", "off", "f", "false", "n", "no"];
+    let is_one_of = |words: [&str; 6]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    if is_one_of(TRUE) {
+        Some(true)
+    } else {
+        is_one_of(FALSE).then_some(false)
+    }
+}
+
 /// The text before the first slash; empty if there is none.
 fn namespace(type_name: &str) -> &str {
     type_name.split_once('/').map_or("", |(name, _)| name)

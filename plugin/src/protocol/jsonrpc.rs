@@ -212,6 +212,7 @@ pub fn code_of(kind: crate::error::DecodeErrorKind) -> i32 {
         | K::MissingId
         | K::MissingCollaborationId
         | K::BadMember
+        | K::BadValue
         | K::BothResultAndError
         | K::Invalid
         | K::BadCloudEvent

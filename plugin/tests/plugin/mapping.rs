@@ -192,6 +192,14 @@ fn an_a2e_message_names_its_target_or_its_topic() {
         (&topic["id"], topic.get("collaborationid")),
         (&json!("<new>"), None)
     );
+    let correlated = call(json!({"req_id": "r", "_agentId": "a"}));
+    let correlated = attributes(&correlated, &Hint::default());
+    assert_eq!(
+        (&correlated["id"], &correlated["collaborationid"]),
+        (&json!("<new>"), &json!("r"))
+    );
+    let own = attributes(&call(json!({"id": "i", "req_id": "r"})), &Hint::default());
+    assert_eq!(own["collaborationid"], "i");
     let bad = call(json!({"_agentId": "a/../b"}));
     assert_eq!(
         refusal(&bad, &Hint::default()),
@@ -289,6 +297,41 @@ fn the_wrapped_dialect_is_a_workflow_too() {
         "workflows/execute"
     );
     assert_eq!(mapped.event.extension("collaborationid"), None);
+}
+
+#[test]
+fn a_line_that_executors_ignore_refuses_no_workflow() {
+    let ignored = r#"{"dataModelUpdate":{"key":"x"}}"#;
+    let definition = r#"{"operationUpdate":{"workflowId":"w","operations":[]}}"#;
+    let begin = r#"{"beginExecution":{"workflowId":"w","root":"a"}}"#;
+    for payload in [
+        format!("{definition}\n{ignored}\n{begin}"),
+        format!("{ignored}\n{definition}\n{begin}"),
+    ] {
+        let mapped = units(&payload, &Hint::default())
+            .into_only()
+            .unwrap()
+            .unwrap();
+        assert_eq!(mapped.event.body(), payload);
+        assert_eq!(
+            mapped.event.extension_text("a2amethod").unwrap(),
+            "workflows/execute"
+        );
+    }
+    for other in [
+        r#"{"dataModelUpdate":5}"#,
+        r#"{"type":"x","dataModelUpdate":{}}"#,
+    ] {
+        let payload = format!("{definition}\n{other}\n{begin}");
+        let refused = units(&payload, &Hint::default())
+            .into_only()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(refused.error.kind().as_str(), "unknown", "{payload}");
+    }
+    // Alone, nothing shows that it belongs to a workflow.
+    let alone = serde_json::from_str(ignored).unwrap();
+    assert_eq!(refusal(&alone, &Hint::default()).0, "unknown");
 }
 
 #[test]
@@ -586,6 +629,17 @@ fn the_kind_of_an_e2a_request_depends_on_its_method_and_ids() {
             "request",
             "e2a.ext.x.y.req",
         ),
+        (json!({"method":"ext"}), "request", "e2a.ext.req"),
+        (
+            json!({"method":"ext","ext_method":" "}),
+            "request",
+            "e2a.ext.req",
+        ),
+        (
+            json!({"method":"session/cancel","is_stream":"x"}),
+            "notification",
+            "e2a.session.cancel",
+        ),
         (json!({"method":null}), "request", "e2a.unnamed.req"),
         (
             json!({"method":" ","req_method":"old"}),
@@ -642,6 +696,90 @@ fn only_a_trusted_binding_accepts_a_server_push() {
 }
 
 #[test]
+fn a_request_inside_a_request_needs_a_trusted_binding_and_the_same_id() {
+    let block = |inner: Value| json!({"_jiuwenswarm":{"normalize_failed":true,"legacy_agent_request":inner}});
+    for member in ["channel_context", "metadata"] {
+        let with = |context: Value| request(json!({ (member): context }));
+        let at = format!("/{member}/_jiuwenswarm");
+        let same = with(block(json!({"request_id":"r","params":{}})));
+        let refused = ("bad_value".to_owned(), at.clone());
+        assert_eq!(refusal(&same, &Hint::default()), refused);
+        let mut trusted = Hint::default();
+        trusted.e2a_trusted = true;
+        for hint in [&trusted, &declared(Family::E2a)] {
+            assert_eq!(attributes(&same, hint)["collaborationid"], "r");
+            let id = format!("{at}/legacy_agent_request/request_id");
+            for inner in [
+                json!({"request_id":"evil"}),
+                json!({"request_id":["r"]}),
+                json!({"request_id":null}),
+                json!({}),
+            ] {
+                let refused = ("bad_value".to_owned(), id.clone());
+                assert_eq!(refusal(&with(block(inner)), hint), refused);
+            }
+        }
+        let number = json!({"protocol_version":"1.0","request_id":7,"method":"m",
+            (member):block(json!({"request_id":"7"}))});
+        assert_eq!(attributes(&number, &trusted)["collaborationid"], "7");
+        // Other members are the sender's own.
+        let other = with(json!({"k":{"_jiuwenswarm":1},"traceparent":"x"}));
+        assert_eq!(attributes(&other, &Hint::default())["collaborationid"], "r");
+    }
+}
+
+#[test]
+fn a_request_inside_a_request_is_found_however_it_is_written() {
+    let kind = |context: &str, hint: &Hint| {
+        let payload = format!(
+            r#"{{"protocol_version":"1.0","request_id":"r","method":"m","channel_context":{context}}}"#
+        );
+        let unit = units(&payload, hint).into_only().unwrap();
+        unit.map(drop)
+            .map_err(|refused| refused.error.kind().as_str())
+    };
+    let (untrusted, trusted) = (Hint::default(), declared(Family::E2a));
+    let escaped = r#"{ "a" : 1 , "\u005fjiuwenswarm" : null }"#;
+    assert_eq!(kind(escaped, &untrusted), Err("bad_value"));
+    assert_eq!(kind(escaped, &trusted), Ok(()));
+    for twice in [
+        r#"{"_jiuwenswarm":{"legacy_agent_request":{"request_id":"x","request_id":"r"}}}"#,
+        r#"{"_jiuwenswarm":{"legacy_agent_request":{"request_id":"x"},"legacy_agent_request":{"request_id":"r"}}}"#,
+        r#"{"_jiuwenswarm":{"legacy_agent_request":{"request_id":"x"}},"_jiuwenswarm":{}}"#,
+    ] {
+        assert_eq!(kind(twice, &trusted), Err("bad_value"), "{twice}");
+    }
+    let same = r#"{"_jiuwenswarm":{"legacy_agent_request":{"request_id":"\u0072"}}}"#;
+    assert_eq!(kind(same, &trusted), Ok(()));
+}
+
+#[test]
+fn an_answer_inside_a_record_has_the_id_of_the_record() {
+    for key in [
+        "_e2a_wire_legacy_agent_response",
+        "_e2a_wire_legacy_agent_chunk",
+    ] {
+        let with = |blob: Value| response(json!({"is_final":true,"metadata":{(key):blob}}));
+        for hint in [&Hint::default(), &declared(Family::E2a)] {
+            for id in [json!("evil"), json!(7), json!(true), json!({})] {
+                let refused = ("bad_value".to_owned(), format!("/metadata/{key}"));
+                assert_eq!(refusal(&with(json!({"request_id":id})), hint), refused);
+            }
+            for blob in [
+                json!({"request_id":"r","ok":true}),
+                json!({"request_id":null}),
+                json!({"request_id":""}),
+                json!({"ok":true}),
+                json!("text"),
+            ] {
+                let event = attributes(&with(blob), hint);
+                assert_eq!(event["collaborationid"], "r");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_ids_of_e2a_response_parts_are_distinct() {
     for (more, id, seq) in [
         (
@@ -655,6 +793,14 @@ fn the_ids_of_e2a_response_parts_are_distinct() {
             json!("7"),
         ),
         (json!({"sequence":3.0}), json!("r:3"), json!("3")),
+        // A missing one is 0, which is no attribute.
+        (json!({}), json!("r:0"), Value::Null),
+        (json!({"sequence":null}), json!("r:0"), Value::Null),
+        (
+            json!({"body":{"event_type":"keepalive"}}),
+            json!("<new>"),
+            Value::Null,
+        ),
         (json!({"sequence":-1}), json!("<new>"), Value::Null),
         (
             json!({"sequence":4,"body":{"event_type":"keepalive"}}),
@@ -744,6 +890,65 @@ fn legacy_shapes_map_like_their_current_equivalents() {
     let mut strict = Hint::default();
     strict.e2a_versions_only = true;
     assert_eq!(refusal(&request, &strict).0, "unknown");
+}
+
+#[test]
+fn failures_in_legacy_shapes_have_the_codes_of_their_records() {
+    for (payload, code) in [
+        (
+            json!({"request_id":"r","channel_id":"c","ok":false,"payload":{}}),
+            json!("E2A.AGENT_ERROR"),
+        ),
+        (
+            json!({"request_id":"r","channel_id":"c","ok":null,"payload":{}}),
+            json!("E2A.AGENT_ERROR"),
+        ),
+        (
+            json!({"request_id":"r","channel_id":"c","payload":{"event_type":"chat.error"},"is_complete":true}),
+            json!("chat.error"),
+        ),
+        (
+            json!({"request_id":"r","channel_id":"c","ok":true,"payload":{}}),
+            Value::Null,
+        ),
+    ] {
+        let event = attributes(&payload, &Hint::default());
+        assert_eq!(event["e2acode"], code, "{payload}");
+    }
+}
+
+#[test]
+fn numbers_become_e2a_attributes_with_their_digits() {
+    let numbers = json!({"session_id":5,"task_id":1.50,"context_id":-7,"correlation_id":9,
+        "channel":3,"source_agent_id":4,"provenance":{"source_protocol":8}});
+    let event = attributes(&request(numbers), &Hint::default());
+    for (name, value) in [
+        ("sessionid", "5"),
+        ("taskid", "1.5"),
+        ("contextid", "-7"),
+        ("correlationid", "9"),
+        ("e2achannel", "3"),
+        ("sourceagent", "4"),
+        ("sourceprotocol", "8"),
+    ] {
+        assert_eq!(event[name], value, "{name}");
+    }
+    let event = attributes(&response(json!({"status":5})), &Hint::default());
+    assert_eq!(event["e2astatus"], "5");
+}
+
+/// Source: docs/protocols/e2a.md §9.
+#[test]
+fn an_unused_jsonrpc_id_does_not_fail_the_mapping() {
+    for odd in [json!(true), json!({}), json!("a\n"), json!("x".repeat(257))] {
+        let event = attributes(&request(json!({"jsonrpc_id":odd})), &Hint::default());
+        let expected = (&json!("r"), &json!("r"), &json!("request"));
+        let actual = (&event["id"], &event["collaborationid"], &event["mcptype"]);
+        assert_eq!(actual, expected, "{odd}");
+        let used = request(json!({"request_id":null,"jsonrpc_id":odd}));
+        let refused = ("bad_id".to_owned(), "/jsonrpc_id".to_owned());
+        assert_eq!(refusal(&used, &Hint::default()), refused, "{odd}");
+    }
 }
 
 #[test]
@@ -924,9 +1129,46 @@ fn an_a2e_error_is_retryable_only_if_it_says_so() {
     let mut error = json!({"type":"error","id":"2","version":"1.0","ts":1,"req_id":"1","code":"x"});
     let event = attributes(&error, &Hint::default());
     assert_eq!(event.get("retryable"), None);
-    error["retryable"] = json!(false);
-    let event = attributes(&error, &Hint::default());
-    assert_eq!(event["retryable"], false);
+    for (written, read) in [
+        (json!(false), json!(false)),
+        (json!("yes"), json!(true)),
+        (json!(1), json!(true)),
+        (json!("True"), json!(true)),
+        (json!(0.0), json!(false)),
+        (json!(2), Value::Null),
+        (json!("maybe"), Value::Null),
+    ] {
+        error["retryable"] = written;
+        let event = attributes(&error, &Hint::default());
+        assert_eq!(event["retryable"], read, "{error}");
+    }
+}
+
+/// Source: docs/protocols/a2e-messages.md §1.3.
+#[test]
+fn the_seq_of_an_a2e_event_is_read_as_the_sdk_does() {
+    let event = |seq: Value| json!({"type":"tool/event","id":"1","version":"1.0","ts":1,"req_id":"q","seq":seq});
+    for (written, read) in [
+        (json!(3), "3"),
+        (json!(3.0), "3"),
+        (json!("+04"), "4"),
+        (json!(true), "1"),
+        (json!(null), "0"),
+    ] {
+        let attributes = attributes(&event(written), &Hint::default());
+        assert_eq!(attributes["seq"], read);
+    }
+    let refused = ("bad_seq".to_owned(), "/seq".to_owned());
+    assert_eq!(refusal(&event(json!([])), &Hint::default()), refused);
+}
+
+#[test]
+fn an_a2e_type_names_an_operation() {
+    for ty in ["/req", "/resp"] {
+        let message = json!({"type":ty,"id":"1","version":"1.0","ts":1});
+        let refused = ("bad_method".to_owned(), "/type".to_owned());
+        assert_eq!(refusal(&message, &Hint::default()), refused);
+    }
 }
 
 #[test]

@@ -141,6 +141,9 @@ fn values_are_coerced_as_the_sdk_does() {
         ("4", "4"),
         (r#""4""#, "4"),
         (r#"" +004.0 ""#, "4"),
+        (r#""-1_000""#, "-1000"),
+        (r#""1_0.0""#, "10"),
+        (r#""0_1""#, "1"),
         ("3.0", "3"),
         ("true", "1"),
         ("1e2", "100"),
@@ -160,7 +163,20 @@ fn values_are_coerced_as_the_sdk_does() {
         );
     }
     for value in [
-        "10.5", "null", r#""x""#, r#""""#, r#""1.5""#, "[]", "1e300", r#""-""#,
+        "10.5",
+        "null",
+        r#""x""#,
+        r#""""#,
+        r#""1.5""#,
+        "[]",
+        "1e300",
+        r#""-""#,
+        r#""1__0""#,
+        r#""_1""#,
+        r#""-_1""#,
+        r#""1_""#,
+        r#""1_.0""#,
+        r#""1.0_0""#,
     ] {
         assert_eq!(
             written("shutdown", "timeout", value),
@@ -172,6 +188,7 @@ fn values_are_coerced_as_the_sdk_does() {
         ("1", "1.0"),
         ("1.50", "1.50"),
         (r#""1.5""#, "1.5"),
+        (r#""1_000.5""#, "1000.5"),
         ("false", "0.0"),
         ("9007199254740993", "9007199254740993.0"),
     ] {
@@ -181,7 +198,15 @@ fn values_are_coerced_as_the_sdk_does() {
             "{value}"
         );
     }
-    for value in ["null", r#""nan""#, r#""inf""#, r#""1e999""#, "{}"] {
+    for value in [
+        "null",
+        r#""nan""#,
+        r#""inf""#,
+        r#""1e999""#,
+        "{}",
+        r#""1__0""#,
+        r#""1_""#,
+    ] {
         assert_eq!(
             written("pong", "uptime_seconds", value),
             Err(Reason::BadMember),

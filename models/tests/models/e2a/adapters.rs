@@ -88,6 +88,12 @@ fn a_call_to_acp_has_an_id_or_is_a_notification() {
         "missing_id",
     );
     check_error(to, r#"{"jsonrpc_id":1}"#, "missing_method");
+    // An extension of this name is no prompt.
+    check(
+        to,
+        r#"{"method":"ext","ext_method":"session/prompt","request_id":"r","session_id":"s","params":{"text":"t"}}"#,
+        r#"{"jsonrpc":"2.0","id":"r","method":"session/prompt","params":{"text":"t"}}"#,
+    );
     check(
         to,
         r#"{"method":"chat.send","jsonrpc_id":1.0,"params":{"query":"x"}}"#,

@@ -410,6 +410,13 @@ fn every_kind_answers_under_the_id_of_the_caller() {
             "parts":[{"response_kind":"e2a.chunk","body":{"delta_kind":"text","delta":"a"}}]}"#,
         r#"{"answer":{"jsonrpc":"2.0","id":1,"result":{"content":"a"}}}"#,
     );
+    // An empty array is a result.
+    check(
+        "reply_for",
+        r#"{"call":{"id":1},"record":{"response_kind":"e2a.complete","is_final":true,"body":{"result":[]}},
+            "parts":[{"response_kind":"e2a.chunk","body":{"delta_kind":"text","delta":"a"}}]}"#,
+        r#"{"answer":{"jsonrpc":"2.0","id":1,"result":[]}}"#,
+    );
     check_error(
         "reply_for",
         r#"{"call":{"mode":"odd"},"record":{}}"#,

@@ -28,6 +28,10 @@ fn encoders_choose_the_kind_by_the_payload() {
                 "event_type":"chat.delta","source_chunk_type":null,"rid":7}}"#,
         ),
         (
+            r#"{"payload":null}"#,
+            r#"{"is_final":false,"body":{"delta_kind":"custom","delta":{},"event_type":null}}"#,
+        ),
+        (
             r#"{"payload":{"event_type":"chat.final","content":"x"}}"#,
             r#"{"is_final":false,"status":"in_progress","body":{"delta_kind":"custom",
                 "delta":{"event_type":"chat.final","content":"x"},"event_type":"chat.final"}}"#,
@@ -42,6 +46,26 @@ fn encoders_choose_the_kind_by_the_payload() {
             r#"{{"response_id":"{NEW_ID}","request_id":"7","body":{{"code":"E2A.AGENT_ERROR",
                 "message":"{{\"a\":1}}","details":{{"error":{{"a":1}},"message":"m"}}}}}}"#
         ),
+    );
+    for (payload, message) in [
+        (r#"{"error":"","message":"m"}"#, ""),
+        (r#"{"error":0}"#, "0"),
+        (r#"{"message":""}"#, ""),
+        (r#"{"error":null,"message":"m"}"#, "m"),
+        ("{}", "Agent error"),
+    ] {
+        check_members(
+            "encode_agent_response_for_wire",
+            &format!(r#"{{"response":{{"ok":false,"payload":{payload}}}}}"#),
+            &format!(
+                r#"{{"body":{{"code":"E2A.AGENT_ERROR","message":"{message}","details":{payload}}}}}"#
+            ),
+        );
+    }
+    check_members(
+        "encode_agent_response_for_wire",
+        r#"{"response":{"ok":false,"payload":null}}"#,
+        r#"{"body":{"code":"E2A.AGENT_ERROR","message":"Agent error","details":{}}}"#,
     );
     check_members(
         "encode_agent_response_for_wire",
@@ -135,6 +159,16 @@ fn records_parse_to_older_answers() {
             "status":"succeeded","metadata":{"_jiuwenswarm_server_push":true,"m":1}}"#,
         r#"{"ok":true,"metadata":{"m":1}}"#,
     );
+    check_members(
+        unary,
+        &record(r#""response_kind":"e2a.complete","status":"succeeded","agent_ref":{"id":"q"}"#),
+        r#"{"ok":true,"agent_ref":null}"#,
+    );
+    check_members(
+        unary,
+        r#"{"request_id":"r","channel_id":"c","ok":null,"agent_ref":{"id":"q"}}"#,
+        r#"{"ok":false,"agent_ref":{"id":"q"}}"#,
+    );
 }
 
 #[test]
@@ -171,11 +205,34 @@ fn records_parse_to_older_parts() {
             r#"{"event_type":"acp.output_request","jsonrpc":{"id":1}}"#,
         ),
         (
+            r#""response_kind":"e2a.complete","is_final":true"#,
+            true,
+            "{}",
+        ),
+        (
+            r#""response_kind":"e2a.complete","is_final":true,"body":{"result":5}"#,
+            true,
+            "{}",
+        ),
+        (
+            r#""response_kind":"e2a.chunk","body":{"delta_kind":"text","delta":null,"role":null,"member_name":null}"#,
+            false,
+            r#"{"event_type":"chat.delta","content":""}"#,
+        ),
+        (
+            r#""response_kind":"plan.approval_required","body":{"plan_content":null}"#,
+            true,
+            concat!(
+                r#"{"event_type":"plan.approval_required","plan_content":null,"plan_slug":"","#,
+                r#""plan_path":"","session_id":""}"#
+            ),
+        ),
+        (
             r#""response_kind":"plan.approval_required","session_id":"s","body":{"plan_slug":"p"}"#,
             true,
             concat!(
-                r#"{"event_type":"plan.approval_required","plan_content":null,"plan_slug":"p","#,
-                r#""plan_path":null,"session_id":"s"}"#
+                r#"{"event_type":"plan.approval_required","plan_content":"","plan_slug":"p","#,
+                r#""plan_path":"","session_id":"s"}"#
             ),
         ),
     ] {

@@ -317,7 +317,13 @@ fn members() -> Vec<HostileKind> {
                 .chain(given(&[RECORD], &["is_final"], &["[]", "{}", "\"1\""]))
                 .chain(given(&[RECORD], &["sequence"], &["[]", "{}", "true"]))
                 .chain(given(&[OLDER], &["is_complete"], &["[]", "{}", "\"no\""]))
-                .chain(given(&[PROGRESS], &["seq"], &["[]", "{}", "true", "\"\""])),
+                .chain(given(&[PROGRESS], &["seq"], &["[]", "{}", "\"\""])),
+        ),
+        kind(
+            "payload: a Boolean for the number of an A2E message, as its SDK reads it",
+            Accepted,
+            undeclared,
+            given(&[PROGRESS], &["seq"], &["true", "false"]),
         ),
         kind(
             "payload: any value of members that say little",

@@ -1,0 +1,246 @@
+//! What becomes of a request that was interrupted, stopped or refused, and of one that comes again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use a2abus_executor::{Executor, Json, Options, Record, Refusal, Request, Started, Status};
+use futures_util::StreamExt as _;
+
+use super::{
+    GET, POST, Silent, WAIT, World, agent, begin_as, begun, finished, named, record_of, request,
+    run, silent, workflow,
+};
+
+#[tokio::test]
+async fn an_execution_that_ends_on_another_replica_while_its_record_is_read_is_not_interrupted() {
+    for operation in [POST, r#""Wait":{"duration":0}"#] {
+        let world = World::new(0);
+        let record = finished(
+            world
+                .begin(&world.executor(), &workflow(&[operation]))
+                .await,
+        )
+        .await;
+        assert_eq!(record.status(), Status::Success);
+        let written = world.store.writes.load(Ordering::Relaxed);
+        world.store.is_behind.store(true, Ordering::Relaxed);
+        let again = world
+            .begin(&world.executor(), &workflow(&[operation]))
+            .await;
+        assert_eq!(finished(again).await.answer(), record.answer());
+        assert_eq!(world.store.writes.load(Ordering::Relaxed), written);
+    }
+}
+
+#[tokio::test]
+async fn no_request_that_acts_is_sent_while_that_cannot_be_recorded() {
+    // The first write records that it runs, the second that it may have acted.
+    let world = World::new(2);
+    let executor = world.executor();
+    let record = finished(world.begin(&executor, &workflow(&[POST, POST])).await).await;
+    assert_eq!(record.status(), Status::PartialSuccess);
+    assert_eq!(world.http.requests().len(), 1);
+    // If it were marked although the write failed, a process that dies now would repeat the second.
+    let writes = world.store.writes.load(Ordering::Relaxed);
+    assert_eq!(writes, 4, "running, refused, marked, ended");
+}
+
+#[tokio::test]
+async fn an_interrupted_execution_that_had_not_acted_runs_again_and_is_listed_once() {
+    let world = World::new(0);
+    let lines = workflow(&[WAIT, POST]);
+    let execution = begun(world.begin(&world.executor(), &lines).await);
+    drop(execution);
+    let executor = world.executor();
+    let stands = record_of(&executor, &world.agent, "e").await;
+    assert_eq!(stands.status(), Status::Failed, "nobody runs it");
+    world.clock.advance(Duration::from_secs(3_600));
+    let record = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(record.status(), Status::Success);
+    assert_eq!(
+        executor
+            .records(world.agent.id(), None, 10)
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
+    world.clock.advance(Duration::from_secs(23 * 3_600 + 1_800));
+    assert_eq!(executor.expire().await.unwrap(), 0);
+    assert!(
+        executor
+            .record(world.agent.id(), "e")
+            .await
+            .unwrap()
+            .is_some()
+    );
+    world.clock.advance(Duration::from_secs(3_600));
+    assert_eq!(executor.expire().await.unwrap(), 1);
+    assert!(
+        executor
+            .record(world.agent.id(), "e")
+            .await
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn an_interrupted_execution_that_may_have_acted_does_not_run_again() {
+    let world = World::new(0);
+    let lines = workflow(&[POST, WAIT]);
+    let mut execution = begun(world.begin(&world.executor(), &lines).await);
+    // The call has begun and ended; the process dies before the rest.
+    while world.http.requests().is_empty() {
+        execution.next().await;
+    }
+    drop(execution);
+    let executor = world.executor();
+    let record = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(record.status(), Status::Failed);
+    let error = record.answer().get("error").cloned().unwrap();
+    assert_eq!(error.get("code"), Some(&"interrupted".into()));
+    assert_eq!(world.http.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn the_same_request_is_answered_from_its_record_and_another_is_refused() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let first = finished(world.begin(&executor, &workflow(&[POST])).await).await;
+    let again = finished(world.begin(&executor, &workflow(&[POST])).await).await;
+    assert_eq!(first.answer(), again.answer());
+    assert_eq!(world.http.requests().len(), 1);
+    let request = request(workflow(&[WAIT]));
+    let other = executor.execute(&world.agent, request).await;
+    assert!(matches!(other, Err(Refusal::Conflict(id)) if id == "e"));
+}
+
+#[tokio::test]
+async fn a_request_over_the_limit_changes_no_record() {
+    let world = World::new(0);
+    let mut options = Options::default();
+    options.limits.max_concurrent = 1;
+    let executor = world.executor_with(options);
+    let agent = agent("a");
+    let ended = begin_as(&executor, &agent, named("y", &[WAIT])).await;
+    drop(ended);
+    let running = begun(begin_as(&executor, &agent, named("x", &[WAIT])).await);
+    let request = request(named("y", &[WAIT]));
+    let refused = executor.execute(&agent, request.clone()).await;
+    assert!(matches!(refused, Err(Refusal::Busy(1))), "{refused:?}");
+    assert!(executor.record(agent.id(), "y").await.unwrap().is_some());
+    // An execution that is cancelled before it begins does not count as concurrent.
+    let cancelled = Request {
+        is_cancelled: true,
+        ..request
+    };
+    let record = run(&executor, &agent, cancelled).await;
+    assert_eq!(record.status(), Status::Cancelled);
+    running.finish().await;
+}
+
+/// An executor whose calls are never answered, and their service.
+fn unanswered(world: &World) -> (Executor, Arc<Silent>) {
+    let silent = silent();
+    let executor = world.executor_calling(Arc::clone(&silent), Options::default());
+    (executor, silent)
+}
+
+/// The operations of a record: id, state, requests.
+fn operations(record: &Record) -> Vec<String> {
+    let record = record.to_value();
+    let entries = record.get("operations").and_then(Json::as_array).unwrap();
+    let entry = |entry: &Json| {
+        let [id, status, attempts] =
+            ["operationId", "status", "attempts"].map(|name| entry.get(name).unwrap());
+        format!("{id} {status} {attempts}").replace('"', "")
+    };
+    entries.iter().map(entry).collect()
+}
+
+#[tokio::test]
+async fn operations_are_reported_while_they_run_and_a_cancelled_call_counts_its_request() {
+    let world = World::new(0);
+    let (executor, silent) = unanswered(&world);
+    let lines = workflow(&[WAIT, POST]);
+    let execution = begun(world.begin(&executor, &lines).await);
+    let agent = world.agent.id();
+    let cancel = async {
+        silent.requested.notified().await;
+        let record = record_of(&executor, &world.agent, "e").await;
+        assert_eq!(record.status(), Status::Running);
+        assert_eq!(operations(&record), ["o0 success 0", "o1 running 0"]);
+        assert!(executor.cancel(agent, "e"));
+    };
+    let (record, ()) = tokio::join!(execution.finish(), cancel);
+    assert_eq!(record.status(), Status::Cancelled);
+    assert_eq!(operations(&record), ["o0 success 0", "o1 failed 1"]);
+    let stored = record_of(&executor, &world.agent, "e").await;
+    assert_eq!(operations(&stored), operations(&record));
+}
+
+#[tokio::test]
+async fn a_stopped_execution_runs_again_unless_it_may_have_acted() {
+    let world = World::new(0);
+    let (executor, silent) = unanswered(&world);
+    let agent = world.agent.id();
+    let stopped = async |lines: &str, id: &str, is_cancelled: bool| {
+        let execution = begun(world.begin(&executor, lines).await);
+        let stop = async {
+            silent.requested.notified().await;
+            assert!(!is_cancelled || executor.cancel(agent, id));
+            assert!(executor.stop(agent, id));
+        };
+        tokio::join!(execution.finish(), stop).0
+    };
+    let code = |record: &Record| {
+        let error = record.answer().get("error").cloned().unwrap();
+        error.get("code").unwrap().to_string()
+    };
+
+    let reads = named("reads", &[WAIT, GET]);
+    let record = stopped(&reads, "reads", false).await;
+    assert_eq!(record.status(), Status::Failed);
+    assert_eq!(code(&record), r#""stopped""#);
+    let error = record.answer().to_string();
+    assert!(error.contains("http.drain_grace"), "{error}");
+    let shown = record_of(&executor, &world.agent, "reads").await;
+    assert_eq!(shown.answer(), record.answer());
+    let again = world.begin(&world.executor(), &reads).await;
+    assert!(matches!(again, Started::New(_)), "{again:?}");
+
+    let acts = named("acts", &[WAIT, POST]);
+    let record = stopped(&acts, "acts", false).await;
+    assert_eq!(record.status(), Status::Failed);
+    assert_eq!(code(&record), r#""interrupted""#);
+    let again = finished(world.begin(&world.executor(), &acts).await).await;
+    assert_eq!(again.answer(), record.answer());
+
+    let cancelled = named("cancelled", &[GET]);
+    let record = stopped(&cancelled, "cancelled", true).await;
+    assert_eq!(
+        record.status(),
+        Status::Cancelled,
+        "its requester was first"
+    );
+}
+
+#[tokio::test]
+async fn a_request_whose_record_was_removed_for_lack_of_memory_is_refused() {
+    let world = World::new(0);
+    let executor = world.executor();
+    let request = Request {
+        cancel_names: vec!["call-1".into()],
+        ..request(workflow(&[WAIT]))
+    };
+    world.store.forgets.store(true, Ordering::Relaxed);
+    let refused = executor.execute(&world.agent, request.clone()).await;
+    assert!(matches!(refused, Err(Refusal::Forgotten(id)) if id == "e"));
+    // It was not running meanwhile, and runs once the store has no trace of it.
+    world.store.forgets.store(false, Ordering::Relaxed);
+    let record = run(&executor, &world.agent, request).await;
+    assert_eq!(record.status(), Status::Success);
+    assert_eq!(*world.store.names.lock().unwrap(), ["call-1"]);
+}
