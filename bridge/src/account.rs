@@ -128,6 +128,11 @@ impl Account {
         self.close(error.outcome(), error.reason_code());
     }
 
+    /// The request stays at its source, and another reader sends it.
+    pub(crate) fn left(&mut self) {
+        self.close(CallOutcome::Left, CallOutcome::Left.as_str());
+    }
+
     /// The caller disconnected.
     pub(crate) fn cancelled(&mut self) {
         self.close(CallOutcome::Cancelled, CallOutcome::Cancelled.as_str());

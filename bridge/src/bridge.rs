@@ -32,8 +32,9 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls};
-use crate::config::{Config, HttpConfig, McpConfig, Name, PushConfig, Role, StateLog};
+use crate::config::{Config, HttpConfig, Name, PushConfig, Role, StateLog};
 use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSettings, Settings};
+use crate::doors::{DoorSettings, PublicUrl};
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::names::DOOR;
@@ -71,9 +72,7 @@ pub struct Bridge {
     pub(crate) admin: Option<TcpListener>,
     pub(crate) http: HttpConfig,
     pub(crate) admin_hosts: Vec<String>,
-    /// The request headers that the HTTP listener forwards.
-    pub(crate) passed: PassedHeaders,
-    pub(crate) mcp: McpConfig,
+    pub(crate) door_settings: DoorSettings,
     pub(crate) registry: Arc<Registry>,
     pub(crate) a2a: Option<Settings>,
     pub(crate) deliveries: Option<Deliveries>,
@@ -158,9 +157,10 @@ impl Bridge {
         let results = results(&config, &state, &log).await?;
         let bindings = parts.bindings(workflows.as_ref(), results.as_ref())?;
         let reload = ConfigReloader::new(&config, &publisher, &calls, watch, &metrics, &readiness);
-        let door = listen(config.http.enabled, config.http.listen.0).await?;
-        let admin = listen(config.admin.enabled, config.admin.listen.0).await?;
-        let (a2a, deliveries) = Box::pin(a2a(&config, &registry, &state, watched)).await?;
+        let door = listen("http.listen", config.http.enabled, config.http.listen.0).await?;
+        let admin = listen("admin.listen", config.admin.enabled, config.admin.listen.0).await?;
+        let url = PublicUrl::new(&config.a2a);
+        let (a2a, deliveries) = Box::pin(a2a(&config, (&registry, &url), &state, watched)).await?;
         let reload = reload.map(|reload| reload.with_a2a(a2a.as_ref()));
         Ok(Self {
             buses: outbound.buses().clone(),
@@ -174,8 +174,7 @@ impl Bridge {
             door,
             admin,
             registry,
-            passed: passed_headers(&config.http)?,
-            mcp: config.mcp,
+            door_settings: door_settings(&config, url)?,
             http: config.http,
             admin_hosts: config.admin.allowed_hosts,
             a2a,
@@ -203,8 +202,8 @@ impl Bridge {
         self
     }
 
-    /// The same bridge, only for calls: it reads no bindings, stores no tasks, takes over no calls of other replicas, and
-    /// calls no webhooks.
+    /// The same bridge, only for calls: it reads no bindings, stores no tasks, takes over no calls of other replicas,
+    /// and calls no webhooks.
     #[must_use]
     pub fn calls_only(mut self) -> Self {
         self.bindings.clear();
@@ -242,8 +241,8 @@ impl Bridge {
         self.workflows.as_ref()
     }
 
-    /// The logs of the state. Start views of them before the bridge runs, so that it is only ready once they have caught
-    /// up.
+    /// The logs of the state. Start views of them before the bridge runs, so that it is only ready once they have
+    /// caught up.
     #[must_use]
     pub fn state(&self) -> &Arc<Logs> {
         &self.state
@@ -348,11 +347,15 @@ async fn workflows(
     Ok((Some(workflows), Some(watch)))
 }
 
-/// The request headers that the HTTP listener forwards.
-fn passed_headers(http: &HttpConfig) -> Result<PassedHeaders, BridgeError> {
-    let patterns = http.pass_headers.iter().map(|pattern| &pattern.0);
-    PassedHeaders::new(patterns)
-        .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))
+fn door_settings(config: &Config, public_url: PublicUrl) -> Result<DoorSettings, BridgeError> {
+    let patterns = config.http.pass_headers.iter().map(|pattern| &pattern.0);
+    let passed = PassedHeaders::new(patterns)
+        .map_err(|error| BridgeError::Config(format!("http.pass_headers: {error}")))?;
+    Ok(DoorSettings {
+        passed,
+        public_url,
+        mcp: config.mcp.clone(),
+    })
 }
 
 /// The buses that a call can go to, by a route or to an announced agent. Its answer may come back there.
@@ -391,7 +394,7 @@ fn call_limits(config: &Config) -> CallLimits {
 /// The A2A interface, if there is an agent for it.
 async fn a2a(
     config: &Config,
-    registry: &Arc<Registry>,
+    (registry, public_url): (&Arc<Registry>, &PublicUrl),
     state: &Logs,
     (metrics, log): (&Arc<Metrics>, &LogLimits),
 ) -> Result<(Option<Settings>, Option<Deliveries>), BridgeError> {
@@ -411,6 +414,7 @@ async fn a2a(
         push: deliveries.as_ref().map(|it| Arc::clone(&it.push)),
         tasks,
         instance: config.instance.text().clone(),
+        public_url: public_url.clone(),
         live: Arc::new(ArcSwap::from_pointee(LiveSettings::new(&config.a2a))),
         at_a_time: Limits::new(&config.a2a),
     };
@@ -483,14 +487,22 @@ async fn results(
 #[cfg(target_os = "linux")]
 const MAX_UNSENT: u32 = 128 << 10;
 
-async fn listen(enabled: bool, address: SocketAddr) -> Result<Option<TcpListener>, BridgeError> {
+async fn listen(
+    key: &'static str,
+    enabled: bool,
+    address: SocketAddr,
+) -> Result<Option<TcpListener>, BridgeError> {
     if !enabled {
         return Ok(None);
     }
-    let failed = |source| BridgeError::Listen { address, source };
+    let failed = |error| BridgeError::Listen {
+        key,
+        address,
+        error,
+    };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
-    // The connections inherit it. The kernel's own limit is megabytes, so a client that reads slowly, but fast enough, would
-    // seem to read nothing for minutes.
+    // The connections inherit it. The kernel's own limit is megabytes, so a client that reads slowly, but fast enough,
+    // would seem to read nothing for minutes.
     #[cfg(target_os = "linux")]
     SockRef::from(&listener)
         .set_tcp_notsent_lowat(MAX_UNSENT)

@@ -96,7 +96,7 @@ impl Buses {
     pub async fn close(&self, deadline: Duration) {
         let closing = self.list.iter().map(|bus| async move {
             if let Err(error) = bus.transport.close(deadline).await {
-                tracing::error!(transport = %bus.name, %error, "a bus was closed with unconfirmed messages");
+                tracing::error!(transport = %bus.name, %error, "a bus was closed before it had confirmed everything: messages that their source stores are delivered again, others may be lost; if the bus was available, raise http.drain_grace");
             }
         });
         join_all(closing).await;

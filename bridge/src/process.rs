@@ -13,6 +13,7 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use a2abus_transports::{Health, Subscription, Transport as _};
 use axum::http::HeaderName;
+use futures_util::future::join_all;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
@@ -21,16 +22,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use crate::bridge::{BindingService, Bridge};
-use crate::bus::headers::PassedHeaders;
 use crate::bus::{Bus, BusId, Buses};
 use crate::calls::Calls;
 use crate::calls::cancel::Cancel;
 use crate::calls::exchange::Exchanges;
 use crate::calls::reply_reader::ReplyReader;
-use crate::config::{HttpConfig, McpConfig};
+use crate::config::HttpConfig;
 use crate::doors::a2a::{Deliveries, Settings};
 use crate::doors::admin::AdminDoor;
-use crate::doors::{self, Door, Mounted, StateLines};
+use crate::doors::{self, Door, DoorSettings, Mounted, StateLines};
 use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
@@ -55,6 +55,8 @@ const BINDINGS_GRACE: Duration = Duration::from_secs(5);
 /// The end of the grace period, for the errors of requests to attached agents that have not ended: a quarter of it, at
 /// most this.
 const MAX_ENDING: Duration = Duration::from_secs(2);
+/// How long the HTTP listener waits for the first attempts to connect to the buses.
+const FIRST_ATTEMPTS: Duration = Duration::from_secs(5);
 /// How often suppressed log lines and dropped messages are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
@@ -129,10 +131,9 @@ impl Bridge {
             admin,
             http,
             admin_hosts,
-            passed,
+            door_settings,
             registry,
             a2a,
-            mcp,
             deliveries,
             results,
             takes_over,
@@ -166,7 +167,8 @@ impl Bridge {
         process.start_upkeep(cancels, reload, (a2a.as_ref(), deliveries));
         process.start_bindings(bindings, &stop).await;
         if let Some(listener) = door {
-            process.open_door(listener, http, (passed, a2a, mcp));
+            until(stop.clone(), process.first_attempts()).await;
+            process.open_door(listener, http, (door_settings, a2a));
         }
         let failed = process.until_stopped(&stop).await;
         process.end().await;
@@ -360,14 +362,27 @@ impl Process {
             self.rest.spawn(until(self.order.rest.clone(), ends));
         }
         let readiness = Arc::clone(&self.readiness);
-        if runner.work.is_of_events() {
-            self.events
-                .spawn(runner.run(readiness, self.order.drain.clone()));
-        } else {
-            self.intake
-                .bindings
-                .spawn(runner.run(readiness, self.order.intake.clone()));
-        }
+        let stop = match runner.work.stops_at_drain() {
+            true => self.order.drain.clone(),
+            false => self.order.intake.clone(),
+        };
+        let bindings = match runner.work.is_of_events() {
+            true => &mut self.events,
+            false => &mut self.intake.bindings,
+        };
+        bindings.spawn(runner.run(readiness, stop));
+    }
+
+    /// Waits until the first attempt to connect to each bus has succeeded or failed. Callers wait meanwhile; served
+    /// earlier, they would be refused.
+    async fn first_attempts(&self) {
+        let attempts = self.buses.iter().map(|(_, bus)| async move {
+            let mut health = bus.transport.health();
+            let tried = health.wait_for(|health| !matches!(health, Health::Connecting(_)));
+            drop(tried.await);
+        });
+        // Whoever takes longer is refused with the cause.
+        let _ = timeout(FIRST_ATTEMPTS, join_all(attempts)).await;
     }
 
     /// Opens the HTTP listener.
@@ -375,7 +390,7 @@ impl Process {
         &mut self,
         socket: TcpListener,
         http: HttpConfig,
-        (passed, a2a, mcp): (PassedHeaders, Option<Settings>, McpConfig),
+        (settings, a2a): (DoorSettings, Option<Settings>),
     ) {
         let bounds = connection_bounds(&http);
         let Some(results) = self.results.clone() else {
@@ -389,7 +404,8 @@ impl Process {
             allowed_origins: origins.filter_map(|origin| origin.parse().ok()).collect(),
             hosts: Hosts::new(http.allowed_hosts),
             registry: Arc::clone(&self.registry),
-            passed,
+            passed: settings.passed,
+            public_url: settings.public_url,
             body_timeout: http.header_timeout.0,
             results,
             state_lines: StateLines::new(&self.log),
@@ -406,7 +422,8 @@ impl Process {
             }
             None => router,
         };
-        let router = router.merge(doors::mcp::router(door.clone(), mcp, drain, &self.log));
+        let mcp = doors::mcp::router(door.clone(), settings.mcp, drain, &self.log);
+        let router = router.merge(mcp);
         let mounted = Mounted {
             router,
             exposed: exposed(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use a2abus_transports::{TransportError, TransportErrorKind};
+use a2abus_transports::{Topic, TransportError, TransportErrorKind};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -22,8 +22,8 @@ const CREATE: &str = "create it, or run `a2abus topics apply -c FILE`, which cre
 /// How long a subscription may take to close.
 pub(crate) const CLOSE: Duration = Duration::from_secs(10);
 
-/// Tries to start a part until it works; `None` if `stop` comes first. Reports why it does not start. The caller reports
-/// that it is ready.
+/// Tries to start a part until it works; `None` if `stop` comes first. Reports why it does not start. The caller
+/// reports that it is ready.
 pub(crate) async fn start<T, F: Future<Output = Result<T, TransportError>>>(
     condition: &str,
     readiness: &Readiness,
@@ -78,6 +78,15 @@ pub(crate) async fn start<T, F: Future<Output = Result<T, TransportError>>>(
 /// The cause while the cluster refuses a permission to a reader.
 pub(crate) fn refused() -> String {
     format!("the cluster denies it a permission: {GRANT}")
+}
+
+/// The cause while topics of a reader no longer exist. `others`: what happens to its other topics.
+pub(crate) fn missing(topics: &[Topic], others: &str) -> String {
+    let names: Vec<&str> = topics.iter().map(Topic::as_str).collect();
+    format!(
+        "topics no longer exist: {}; {others}: {CREATE}",
+        names.join(", ")
+    )
 }
 
 /// Waits before a part that ended by itself is started again, if it ended soon after it `began`.

@@ -81,6 +81,16 @@ impl BindingService {
         matches!(self, Self::Pipeline(pipeline) if pipeline.role == Role::Events)
     }
 
+    /// Whether it stops reading as soon as the bridge drains, so that other replicas get its share. A bridge that
+    /// drains begins no workflow. If the source redelivers, a workflow waits there for the next reader, and its cancel
+    /// is still read; a workflow from core NATS would only be refused.
+    pub(crate) fn stops_at_drain(&self) -> bool {
+        match self {
+            Self::Workflows(binding) => !binding.intake.is_redelivered(),
+            _ => self.is_of_events(),
+        }
+    }
+
     /// Runs until `stop`, then finishes the messages in progress.
     pub(crate) async fn run(&self, consumer: Consumer, stop: CancellationToken) -> Consumer {
         match self {

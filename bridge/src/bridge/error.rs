@@ -1,5 +1,6 @@
 //! Why a bridge cannot be built.
 
+use std::io;
 use std::net::SocketAddr;
 
 use a2abus_executor::ClientError;
@@ -22,12 +23,14 @@ pub enum BridgeError {
         source: TransportError,
     },
     /// A listener cannot be opened.
-    #[error("cannot listen on {address}")]
+    #[error("{key}: cannot listen on {address}: {error}{}", cure(error))]
     Listen {
+        /// The key of the configuration that sets the address.
+        key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// Why.
-        source: std::io::Error,
+        /// Why. Part of the message, so it is not the source.
+        error: io::Error,
     },
     /// The metrics cannot be registered.
     #[error("cannot register the metrics")]
@@ -47,4 +50,18 @@ pub enum BridgeError {
     /// The configuration is invalid. [`Config::load`](crate::config::Config::load) would have refused it.
     #[error("{0}")]
     Config(String),
+}
+
+/// What an operator can do if an address cannot be used.
+fn cure(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => ": another process uses this port: choose another one",
+        io::ErrorKind::AddrNotAvailable => {
+            ": this machine does not have this address: choose one of its own, or 0.0.0.0 or [::] for all"
+        }
+        io::ErrorKind::PermissionDenied => {
+            ": a port below 1024 needs a permission (CAP_NET_BIND_SERVICE): choose a higher one"
+        }
+        _ => "",
+    }
 }

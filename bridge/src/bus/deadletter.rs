@@ -22,7 +22,7 @@ use tracing::Level;
 use crate::bus::BusId;
 use crate::bus::delivery::Publisher;
 use crate::bus::headers::carries;
-use crate::bus::outbound::{DeadLetter, Outgoing, RoutingError};
+use crate::bus::outbound::{DeadLetter, Outgoing, RoutingError, fresh_id};
 use crate::calls::Calls;
 use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
 use crate::log_limit::{LogLimit, LogLimits};
@@ -187,8 +187,8 @@ pub(crate) const PREFIX: &str = "bus-dlq-";
 const OMITTED: &str = "bus-dlq-omitted";
 /// The key of the original in base64, if its dead letter has none.
 const KEY: &str = "bus-dlq-key";
-/// A header of the original that its dead letter cannot have: its name in base64 and, unless it is null, a space and its
-/// value in base64.
+/// A header of the original that its dead letter cannot have: its name in base64 and, unless it is null, a space and
+/// its value in base64.
 const HEADER: &str = "bus-dlq-header";
 /// Set if the original has a null body, and its dead letter therefore an empty one.
 const NULL: &str = "bus-dlq-null";
@@ -261,11 +261,10 @@ impl DeadLetters {
             put("bus-dlq-unit", &unit.to_string());
         }
         let mut address = Address::topic(self.topic.clone());
-        let unit = reason.unit.unwrap_or_default();
-        let id = |origin: &Origin| self.dead_letter_id(origin, unit, reason);
+        let id = |origin: &Origin| self.dead_letter_id(origin, reason);
         // Only JetStream uses it.
         address.guarantee = Guarantee::Stored {
-            message_id: of.origin.map(id),
+            message_id: Some(of.origin.map_or_else(fresh_id, id)),
         };
         Outgoing {
             bus: self.bus,
@@ -282,11 +281,13 @@ impl DeadLetters {
                 is_reduced: false,
                 is_backed: self.is_backed,
             }),
+            may_have_arrived: false,
         }
     }
 
     /// The same for the same failure of the same message, so that the stream keeps one dead letter.
-    fn dead_letter_id(&self, origin: &Origin, unit: usize, reason: &Reason) -> Text {
+    fn dead_letter_id(&self, origin: &Origin, reason: &Reason) -> Text {
+        let unit = reason.unit.unwrap_or_default();
         let (name, reader, topic) = (&self.name, &self.reader, self.topic.as_str());
         let (message, code, stage) = (origin.identity(), reason.code, reason.stage.as_str());
         Text::from(format!(
@@ -340,7 +341,7 @@ impl DeadLetters {
             tracing::error!(
                 binding = %self.name, topic = %dead_letter.address.topic, agent = dead_letter.agent.as_deref(),
                 call = dead_letter.call.as_deref(), %error, suppressed,
-                "a dead letter is lost: it was not stored, and core NATS does not store the message either"
+                "a dead letter is lost: it was not stored, and core NATS does not store the message either (`a2abus topics apply` creates a missing stream)"
             );
         }
         None

@@ -6,8 +6,10 @@
 //! | refused by the bus (unknown topic, not allowed, full, ...) | refused | held: retried until an operator has repaired the destination; a request with a waiting caller is refused |
 //! | no answer (disconnected, timed out, queue full) | held: retried | held: retried |
 //!
-//! A refused copy becomes a dead letter, or its caller gets an error. A waiting caller ([`Publisher::for_caller`]) also
-//! gets the error if an operator has to repair the destination, and its copy is retried only until its deadline.
+//! A refused copy becomes a dead letter, or its caller gets an error. If an earlier attempt may have arrived, both say
+//! so; but a caller that awaits an answer keeps waiting: the answer shows whether the agent has got the request. A
+//! waiting caller ([`Publisher::for_caller`]) also gets the error if an operator has to repair the destination, and its
+//! copy is retried only until its deadline.
 //!
 //! The wait before a retry belongs to the destination ([`Destinations`]): one copy probes whether the destination works
 //! again, and then all copies are sent at full speed.
@@ -18,6 +20,7 @@ mod tests;
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
@@ -53,11 +56,14 @@ pub enum FailureAction {
 
 /// The result of sending a copy until it is confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sent {
+pub enum Sent {
     Confirmed,
-    /// The copy was no longer wanted when an attempt was due.
-    NotWanted,
-    /// It may have been sent, and must not be sent again ([`Publisher::must_not_repeat`]).
+    /// The copy was no longer wanted when an attempt was due. An earlier attempt may have arrived.
+    NotWanted {
+        may_have_arrived: bool,
+    },
+    /// It may have arrived, and is not sent again: it must not be ([`Publisher::must_not_repeat`]), or its bus has
+    /// refused a later attempt.
     Unknown,
 }
 
@@ -134,16 +140,22 @@ impl Publisher {
         bus.is_some_and(|bus| bus.transport.health().borrow().is_up())
     }
 
-    /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried, except
-    /// for a copy with a waiting caller that would not be held for it.
+    /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried,
+    /// except with a dead letter, or a copy with a waiting caller, if a failure would refuse it instead of holding it.
     ///
     /// # Errors
     /// As [`a2abus_transports::Transport::send`].
     pub async fn send(&self, copy: &Outgoing) -> Result<Confirmation, TransportError> {
         match self.destinations.known_failure(copy) {
-            Some(error) if !copy.is_awaited || !needs_repair(&error) => Err(error),
+            Some(error) if !self.is_tried(copy, &error) => Err(error),
             Some(_) | None => self.outbound.send(copy).await,
         }
+    }
+
+    /// Whether a copy is sent although its destination has failed: nothing else would show that it works again.
+    fn is_tried(&self, copy: &Outgoing, error: &TransportError) -> bool {
+        let is_last_chance = copy.is_awaited || copy.dead_letter.is_some();
+        is_last_chance && matches!(self.failure_action(copy, error), FailureAction::Refuse)
     }
 
     /// Records that a copy is confirmed, this long after it was handed to its bus.
@@ -152,7 +164,7 @@ impl Publisher {
             bus.metrics.published.inc();
             bus.metrics.publish_seconds.observe(after.as_secs_f64());
         }
-        if copy.is_awaited {
+        if copy.is_awaited || copy.dead_letter.is_some() {
             // It was sent without waiting for a probe, so it may be the first that succeeds.
             self.destinations.works(&Destination::of(copy));
         }
@@ -202,9 +214,9 @@ impl Publisher {
         sent.await.map(drop)
     }
 
-    /// The same, while the copy is wanted. Returns `false` if it was no longer wanted before an attempt. `handed_over` is
-    /// called whenever the bus has accepted the copy into its queue. A request on core NATS that may have been sent counts
-    /// as confirmed: its answer shows whether it has arrived, or its deadline passes.
+    /// The same, while the copy is wanted. `handed_over` is called whenever the bus has accepted the copy into its
+    /// queue. If a request may have arrived and is not sent again ([`Sent::Unknown`]), its answer shows whether it has
+    /// arrived, or its deadline passes.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -213,16 +225,13 @@ impl Publisher {
         copy: &Outgoing,
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
-    ) -> Result<bool, TransportError> {
+    ) -> Result<Sent, TransportError> {
         let how = (WaitPolicy::of(copy), None, None);
-        match self.send_while(copy, how, is_wanted, handed_over).await? {
-            Sent::Confirmed | Sent::Unknown => Ok(true),
-            Sent::NotWanted => Ok(false),
-        }
+        self.send_while(copy, how, is_wanted, handed_over).await
     }
 
-    /// As [`Publisher::until_confirmed`]. Before each attempt, waits for the turn of the copy in its line, if it has one. A
-    /// request on core NATS that may have been sent counts as confirmed.
+    /// As [`Publisher::until_confirmed`]. Before each attempt, waits for the turn of the copy in its line, if it has
+    /// one. A request that may have arrived and is not sent again counts as confirmed.
     ///
     /// # Errors
     /// As [`Publisher::until_confirmed`].
@@ -238,8 +247,8 @@ impl Publisher {
             .map(drop)
     }
 
-    /// Sends a copy until it is confirmed. If it can never be delivered, sends the replacement that `replacement` returns.
-    /// Returns the confirmed copy; `None` if there was no replacement.
+    /// Sends a copy until it is confirmed. If it can never be delivered, sends the replacement that `replacement`
+    /// returns. Returns the confirmed copy; `None` if there was no replacement.
     pub async fn until_settled(
         &self,
         mut copy: Outgoing,
@@ -253,9 +262,9 @@ impl Publisher {
         }
     }
 
-    /// Sends a copy whose caller waits, until it is confirmed. Retries as long as the destination may recover by itself;
-    /// the caller drops this future at its deadline. `handed_over` is called whenever the bus has accepted the copy into
-    /// its queue, because it may arrive from then on. If a request on core NATS is not confirmed after that, this
+    /// Sends a copy whose caller waits, until it is confirmed. Retries as long as the destination may recover by
+    /// itself; the caller drops this future at its deadline. `handed_over` is called whenever the bus has accepted the
+    /// copy into its queue, because it may arrive from then on. If it may have arrived and is not sent again, this
     /// never returns: the answer shows whether it has arrived.
     ///
     /// # Errors
@@ -265,11 +274,26 @@ impl Publisher {
         copy: &Outgoing,
         handed_over: impl Fn(),
     ) -> Result<(), TransportError> {
+        self.for_call(copy, handed_over, None).await
+    }
+
+    /// The same for the request of a call. Once `is_answered` is true, the request has arrived, confirmed or not, and
+    /// is not sent again.
+    ///
+    /// # Errors
+    /// As [`Publisher::for_caller`].
+    pub(crate) async fn for_call(
+        &self,
+        copy: &Outgoing,
+        handed_over: impl Fn(),
+        is_answered: Option<&AtomicBool>,
+    ) -> Result<(), TransportError> {
         // Nothing else reports that it is not published: the caller may have other copies, or have disconnected.
-        let interest = self.destinations.interest(copy);
+        let interest = self.destinations.interest(copy, is_answered);
         let how = (WaitPolicy::UntilRefused, None, Some(interest));
-        match self.send_while(copy, how, || true, handed_over).await? {
-            Sent::Confirmed | Sent::NotWanted => Ok(()),
+        let is_wanted = || !is_answered.is_some_and(|it| it.load(Ordering::Relaxed));
+        match self.send_while(copy, how, is_wanted, handed_over).await? {
+            Sent::Confirmed | Sent::NotWanted { .. } => Ok(()),
             Sent::Unknown => pending().await,
         }
     }
@@ -282,6 +306,7 @@ impl Publisher {
         handed_over: impl Fn(),
     ) -> Result<Sent, TransportError> {
         let (destinations, destination) = (&self.destinations, Destination::of(copy));
+        let mut may_have_arrived = copy.may_have_arrived;
         let mut held: Option<Holder> = None;
         loop {
             let turn = || destinations.turn(&destination, copy.named_by, wait_policy, &is_wanted);
@@ -290,30 +315,29 @@ impl Publisher {
                 Some(place) => place.come_with(turn).await,
             };
             if !is_wanted() {
-                return Ok(Sent::NotWanted);
+                return Ok(Sent::NotWanted { may_have_arrived });
             }
             let Err((error, is_handed_over)) = self.attempt(copy, &handed_over).await else {
                 interest.into_iter().for_each(SendGuard::done);
                 self.works(probe, &destination, wait_policy);
                 return Ok(Sent::Confirmed);
             };
-            if is_handed_over && self.must_not_repeat(copy) {
-                interest.into_iter().for_each(SendGuard::done);
+            may_have_arrived |= is_handed_over && error.leaves_open();
+            if is_handed_over && self.must_not_repeat(copy, &error) {
                 if let Some(probe) = probe {
                     drop(probe.failed(&error));
                 }
-                self.unconfirmed(copy, &error);
-                return Ok(Sent::Unknown);
+                return Ok(self.left_open(copy, &error, interest));
             }
             if let Some(interest) = &mut interest {
-                interest.failed(&error);
+                interest.failed(&error, may_have_arrived);
             }
             match (self.action_at_destination(copy, &error), probe) {
                 (FailureAction::Refuse, probe) => {
                     if let Some(probe) = probe {
                         probe.refused();
                     }
-                    return Err(error);
+                    return self.refusal(copy, error, may_have_arrived, interest);
                 }
                 (FailureAction::Hold, Some(probe)) => drop(held.replace(probe.failed(&error))),
                 (FailureAction::Hold, None) => {
@@ -322,11 +346,43 @@ impl Publisher {
                 }
             }
             if wait_policy == WaitPolicy::UntilRefused && needs_repair(&error) {
-                return Err(error);
+                return self.refusal(copy, error, may_have_arrived, interest);
             }
             self.count_retry(copy, &error);
             place.inspect(|place| place.failed());
         }
+    }
+
+    /// The result for a copy that its bus refuses. If an earlier attempt may have arrived, whoever awaits its answer
+    /// waits on.
+    fn refusal(
+        &self,
+        copy: &Outgoing,
+        error: TransportError,
+        may_have_arrived: bool,
+        interest: Option<SendGuard<'_>>,
+    ) -> Result<Sent, TransportError> {
+        match may_have_arrived {
+            false => Err(error),
+            true if copy.is_awaited => Ok(self.left_open(copy, &error, interest)),
+            true => Err(error.after_unconfirmed()),
+        }
+    }
+
+    /// The result for a request that may have arrived, and is not sent again. It is counted and logged, unless its
+    /// agent has answered.
+    fn left_open(
+        &self,
+        copy: &Outgoing,
+        error: &TransportError,
+        interest: Option<SendGuard<'_>>,
+    ) -> Sent {
+        match interest {
+            // Its end reports that.
+            Some(mut interest) => interest.failed(error, true),
+            None => self.unconfirmed(copy, error),
+        }
+        Sent::Unknown
     }
 
     /// Sends a copy once. An error comes with whether the bus had accepted the copy into its queue.
@@ -344,16 +400,17 @@ impl Publisher {
         Ok(())
     }
 
-    /// Whether a copy that the bus has accepted into its queue, but not confirmed, must not be sent again: it may have
-    /// arrived, and the agent would execute it twice. Core NATS does not recognise a request that is sent again, and the
-    /// caller still waits for the answer to the first.
-    pub(crate) fn must_not_repeat(&self, copy: &Outgoing) -> bool {
+    /// Whether a copy that the bus has accepted into its queue, and that then failed with this error, must not be sent
+    /// again: it may have arrived, and the agent would execute it twice. Core NATS does not recognise a request that is
+    /// sent again, and the caller still waits for the answer to the first.
+    pub(crate) fn must_not_repeat(&self, copy: &Outgoing, error: &TransportError) -> bool {
         let bus = self.outbound.buses().get(copy.bus);
         let is_nats = bus.is_some_and(|bus| bus.transport.binding() == ProtocolBinding::Nats);
-        copy.is_awaited && is_nats && copy.address.guarantee == Guarantee::Default
+        let is_core = is_nats && copy.address.guarantee == Guarantee::Default;
+        copy.is_awaited && is_core && error.leaves_open()
     }
 
-    /// Counts and logs a copy that [`Publisher::must_not_repeat`] and that its bus has not confirmed.
+    /// Counts and logs a copy that its bus has not confirmed, and that is not sent again.
     pub(crate) fn unconfirmed(&self, copy: &Outgoing, error: &TransportError) {
         self.destinations.unconfirmed(copy, error);
     }

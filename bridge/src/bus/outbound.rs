@@ -48,6 +48,8 @@ pub struct Outgoing {
     pub unit: Option<Unit>,
     /// Set on dead letters.
     pub dead_letter: Option<DeadLetter>,
+    /// Whether an earlier attempt to send it may have arrived, although its bus has not confirmed it.
+    pub may_have_arrived: bool,
 }
 
 /// One unit of a received message, for the dead letters of its copies.
@@ -304,7 +306,7 @@ impl Outbound {
         let mut address = resolved.address;
         if let Guarantee::Stored { message_id } = &mut address.guarantee {
             let call = to_answer.map(|to_answer| to_answer.call);
-            *message_id = stored_id(from, (route, index), &address.topic, call);
+            *message_id = Some(stored_id(from, (route, index), &address.topic, call));
         }
         let headers = to_answer.map(|to_answer| (to_answer.stamp)(bus, event, &mut address));
         let mut outgoing = self.written(
@@ -359,6 +361,7 @@ impl Outbound {
             expires: None,
             unit: None,
             dead_letter: None,
+            may_have_arrived: false,
         })
     }
 
@@ -371,7 +374,7 @@ impl Outbound {
         address.reply_to = None;
         if let Guarantee::Stored { message_id } = &mut address.guarantee {
             // With the message id of the original, the stream would drop it as a duplicate.
-            *message_id = None;
+            *message_id = Some(fresh_id());
         }
         let key = original.message.key.clone();
         let copy = self.written(
@@ -427,16 +430,18 @@ impl Outbound {
     }
 }
 
-/// The message id of a copy for a stream, which drops messages with the same id: so only the same copy of the same message
-/// may have it. Another deployment may read the same source into the same stream, with a binding and a route of the same
-/// names. `None` if the copy has no origin.
+/// The message id of a copy for a stream, which drops messages with the same id: so only the same copy of the same
+/// message may have it. Another deployment may read the same source into the same stream, with a binding and a route of
+/// the same names. A copy without an origin gets a new id, which all attempts to send it have.
 fn stored_id(
     from: Provenance<'_>,
     (route, index): (&Text, usize),
     topic: &Topic,
     call: Option<CallId>,
-) -> Option<Text> {
-    let (origin, unit) = from.origin?;
+) -> Text {
+    let Some((origin, unit)) = from.origin else {
+        return fresh_id();
+    };
     let [mut of_time, mut of_unit, mut of_copy] = [itoa::Buffer::new(); 3];
     let time = origin.time.map_or("", |time| of_time.format(time));
     let (unit, index) = (of_unit.format(unit), of_copy.format(index));
@@ -458,16 +463,21 @@ fn stored_id(
         topic.as_str(),
     ];
     // A redelivered request is a new call. The agent must get it again, or the call would have no answer.
-    Some(match call {
+    match call {
         Some(call) => Text::concat(&[&copy[..], &["/", &call.text()]].concat()),
         None => Text::concat(&copy),
-    })
+    }
+}
+
+/// A message id for a stream that no other message has.
+pub(crate) fn fresh_id() -> Text {
+    crate::clock::new_event_id().into()
 }
 
 /// The address for one answer to a request from JetStream. If a stream takes the answer, it has to confirm it; if the
 /// answer is sent again, it is a duplicate there. Its id is new, because agents may repeat the ids of their events.
 pub(crate) fn confirmed(address: &Address) -> Address {
-    let message_id = crate::clock::new_event_id().into();
+    let message_id = fresh_id();
     Address {
         guarantee: Guarantee::StoredIfAny { message_id },
         ..address.clone()
@@ -479,5 +489,36 @@ fn converted(adapted: Cow<'_, Event>) -> Option<Event> {
     match adapted {
         Cow::Borrowed(_) => None,
         Cow::Owned(event) => Some(event),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const CONFIG: &str = "
+instance: test
+transports: { bus: { type: memory } }
+default_route: [{ transport: bus, topic: agent }]
+";
+
+    /// A stream that has stored an attempt without confirming it recognises the next one by its id.
+    #[test]
+    fn a_copy_without_an_origin_has_a_message_id_that_no_other_copy_has() {
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let rules = Rules::new(&config).unwrap();
+        let from = Provenance {
+            rules: &rules,
+            binding: "in",
+            reader: "",
+            key: None,
+            origin: None,
+            headers: &[],
+        };
+        let (route, topic) = (Text::from_static("route"), Topic::new("agent").unwrap());
+        let id = || stored_id(from, (&route, 0), &topic, None);
+        assert!(!id().is_empty());
+        assert_ne!(id(), id());
     }
 }

@@ -65,8 +65,12 @@ pub struct Answer {
     ended: bool,
     /// Set once an agent may have received the request.
     may_have_arrived: Arc<AtomicBool>,
+    /// Set once the agent has answered, so that it has the request even if the bus has not confirmed that.
+    is_answered: Arc<AtomicBool>,
     /// Whether the request is published here, and not by a binding.
     pub(super) is_published_here: bool,
+    /// Whether the source of the request delivers it again if it is not answered.
+    pub(crate) is_redeliverable: bool,
     /// Whether the request is JSON-RPC, and no cancel itself. Other families have no cancel.
     is_rpc: bool,
     /// The cancel for the agent, if the caller disconnects.
@@ -147,7 +151,9 @@ impl Opened {
             account,
             ended: false,
             may_have_arrived: self.may_have_arrived,
+            is_answered: Arc::default(),
             is_published_here: false,
+            is_redeliverable: false,
             is_rpc: self.is_rpc,
             cancel: self.cancel,
             calls: Arc::clone(calls),
@@ -291,6 +297,16 @@ impl Answer {
         continues && self.open_questions.is_empty() && self.may_have_arrived()
     }
 
+    /// Records that its request is left to its source, whose next reader sends it again.
+    pub(crate) fn leave(&mut self) {
+        self.account.left();
+    }
+
+    /// Records that its requester gets this error, although the source would deliver the request again.
+    pub(crate) fn note_failed(&mut self, error: &CallError) {
+        self.account.failed(error);
+    }
+
     /// The time that is left for it.
     pub(crate) fn time_left(&self) -> Duration {
         self.last_deadline.saturating_duration_since(Instant::now())
@@ -328,9 +344,12 @@ impl Answer {
         if let Some(copy) = answered.map(|index| others.remove(index)) {
             let calls = Arc::clone(&self.calls);
             let has_arrived = Arc::clone(&self.may_have_arrived);
+            let is_answered = Arc::clone(&self.is_answered);
             self.publishing = Publishing(Some(Box::pin(async move {
                 let handed_over = || has_arrived.store(true, Ordering::Relaxed);
-                let published = calls.publisher.for_caller(&copy, handed_over).await;
+                let publisher = &calls.publisher;
+                let published = publisher.for_call(&copy, handed_over, Some(&is_answered));
+                let published = published.await;
                 (copy, published)
             })));
             if let Some(published) = self.publishing.decided().now_or_never() {
@@ -391,6 +410,7 @@ impl Answer {
         }
         Some(match received {
             Ok(part) => {
+                self.is_answered.store(true, Ordering::Relaxed);
                 self.calls.metrics.call_parts.inc();
                 self.consumed += 1;
                 if part.last {
@@ -680,7 +700,10 @@ impl Answer {
             }
             (error, _) => error,
         };
-        self.account.failed(&error);
+        // Whoever returns the answer knows whether such a request is left to its source.
+        if !(self.is_redeliverable && error.is_left_at_source()) {
+            self.account.failed(&error);
+        }
         let unusable = match &error {
             CallError::BadAnswer(why) => Some(why.as_str()),
             CallError::AnswerDropped => Some("there is no memory for it (calls.budget_bytes)"),
@@ -721,8 +744,8 @@ impl Answer {
         let Some(recorded) = self.recorded.0.take() else {
             return false;
         };
-        // A request that is not confirmed would be published again, and might be executed twice. If the agent has sent a
-        // part, it has the request, whether the bus has confirmed that or not.
+        // A request that is not confirmed would be published again, and might be executed twice. If the agent has sent
+        // a part, it has the request, whether the bus has confirmed that or not.
         let has_arrived = self.consumed > 0
             || self.publishing.0.is_none()
             || matches!(self.publishing.decided().now_or_never(), Some((_, Ok(()))));

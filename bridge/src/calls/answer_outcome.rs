@@ -23,8 +23,8 @@ pub enum AnswerOutcome {
     Delivered,
     /// It answers a call of this replica that has ended: it is late, or a duplicate.
     Late(CallId),
-    /// It answers a call of this replica that goes on with what other replicas record of its answer, since this one lost
-    /// the bus.
+    /// It answers a call of this replica that goes on with what other replicas record of its answer, since this one
+    /// lost the bus.
     Recorded(CallId),
     /// It comes from a record that was handed over before: its partition has moved, and was read again.
     Repeated(CallId),
@@ -165,7 +165,7 @@ impl EndedCalls {
             others.insert(replica, now);
             tracing::info!(
                 %replica, %call, topic = %shown_topic(topic.as_str()), suppressed,
-                "an answer is for a call of another replica; if that replica no longer runs, nobody takes it"
+                "an answer is for a call of another process (a replica or a command such as `a2abus call`), which reads it itself; it is lost only if that process no longer runs"
             );
         }
     }

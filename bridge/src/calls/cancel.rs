@@ -34,8 +34,8 @@ pub struct Cancel {
 #[derive(Debug)]
 pub struct Canceller {
     queue: mpsc::Sender<Cancel>,
-    /// The cancels of calls that ended before their requests were handed to a bus. A request that is handed over at that
-    /// moment takes its cancel from here, or leaves `None` if it comes first. The other cancels are not sent.
+    /// The cancels of calls that ended before their requests were handed to a bus. A request that is handed over at
+    /// that moment takes its cancel from here, or leaves `None` if it comes first. The other cancels are not sent.
     early: Mutex<Recent<CallId, Option<Cancel>>>,
     dropped: IntCounter,
     log: LogLimit,
@@ -187,7 +187,8 @@ impl Cancel {
         self.target.as_ref()
     }
 
-    /// The copy of the request that is to be answered: the cancel has the same destination. Others do not know the call.
+    /// The copy of the request that is to be answered: the cancel has the same destination. Others do not know the
+    /// call.
     pub(crate) fn original(&self) -> Option<&Outgoing> {
         self.original.as_ref()
     }
@@ -257,6 +258,7 @@ fn without_content(copy: &Outgoing) -> Outgoing {
         expires: copy.expires,
         unit: None,
         dead_letter: copy.dead_letter,
+        may_have_arrived: copy.may_have_arrived,
     }
 }
 

@@ -26,6 +26,9 @@ pub enum CallError {
     /// The destination of the request refuses it.
     #[error("{0}")]
     DestinationRefused(Box<DestinationRefused>),
+    /// This bridge makes no calls.
+    #[error("this bridge makes no calls (calls.enabled is false)")]
+    Disabled,
     /// The bus is unavailable.
     #[error("the agent cannot be reached: {0}")]
     Unavailable(Text),
@@ -155,6 +158,7 @@ impl CallError {
     pub fn reason_code(&self) -> &'static str {
         match self {
             Self::AgentNotFound(_) => "agent_not_found",
+            Self::Disabled => "unsupported",
             Self::Timeout(_) => "timeout",
             Self::DestinationRefused(refused) if refused.is_misnamed() => "agent_not_found",
             Self::Unavailable(_)
@@ -177,6 +181,11 @@ impl CallError {
         matches!(self, Self::Draining | Self::Drained | Self::HandedOff)
     }
 
+    /// Whether another reader may send the request, if its source delivers it again.
+    pub(crate) fn is_left_at_source(&self) -> bool {
+        self.is_drain() || *self == Self::Moved
+    }
+
     /// The outcome of a call that fails with this error.
     pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
@@ -186,6 +195,7 @@ impl CallError {
             | Self::AnswerLost(_)
             | Self::DestinationRefused(_) => CallOutcome::Unavailable,
             Self::AgentNotFound(_)
+            | Self::Disabled
             | Self::Exhausted(_)
             | Self::Moved
             | Self::Draining

@@ -38,7 +38,7 @@ use crate::bus::delivery::Publisher;
 use crate::bus::line::{Line, Lines, Turn};
 use crate::bus::outbound::{Outbound, Outgoing, RoutingError, confirmed};
 use crate::calls::answer::Answer;
-use crate::calls::callid::shown_topic;
+use crate::calls::callid::{CallId, shown_topic};
 use crate::calls::error::CallError;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::reply::spring;
@@ -303,6 +303,7 @@ impl Exchanges {
             };
             let Some(part) = part else { break };
             let Some(publishing) = self.publishing(position, share) else {
+                answer.leave();
                 self.log_left(&requester);
                 return None;
             };
@@ -322,15 +323,17 @@ impl Exchanges {
                 }
                 // The next reader makes the call again.
                 Err(error) if error.is_drain() && requester.is_redeliverable => {
+                    answer.leave();
                     if let Some(position) = position {
                         self.running.leave(position);
                     }
                     return None;
                 }
                 Err(error) => {
-                    let turn = answer.take_turn();
+                    answer.note_failed(&error);
+                    let (call, turn) = (Some(answer.call_id()), answer.take_turn());
                     drop(answer);
-                    Box::pin(self.fail(&requester, &Failure::on_bus(&error), turn)).await;
+                    Box::pin(self.fail((&requester, call), &Failure::on_bus(&error), turn)).await;
                     return Some(publishing);
                 }
             }
@@ -338,8 +341,8 @@ impl Exchanges {
         self.publishing(position, share)
     }
 
-    /// Ends an answer of which a part is undeliverable with an error: without that part, it would seem complete. The part
-    /// becomes a dead letter, unless the bus of the request stores nothing.
+    /// Ends an answer of which a part is undeliverable with an error: without that part, it would seem complete. The
+    /// part becomes a dead letter, unless the bus of the request stores nothing.
     async fn break_off(
         &self,
         requester: &Requester,
@@ -347,9 +350,9 @@ impl Exchanges {
         UndeliveredReply { code, why, copy }: UndeliveredReply,
     ) {
         // Their places in the line are free from now on.
-        let discarded = answer.discard();
+        let (call, discarded) = (answer.call_id(), answer.discard());
         for _ in 0..=discarded {
-            self.undelivered(requester, &why);
+            self.undelivered(requester, Some(call), &why);
         }
         let failure = Failure::on_bus(&CallError::Undeliverable(why.clone()));
         let event = requester.form.failure(&failure);
@@ -357,13 +360,14 @@ impl Exchanges {
         // It was already counted and logged.
         drop(self.send(requester, &event, Some(turn)).await);
         if let Some(copy) = copy.filter(|_| requester.is_redeliverable) {
-            self.dead_letter(requester, &copy, (code, &why)).await;
+            self.dead_letter((requester, call), &copy, (code, &why))
+                .await;
         }
     }
 
     async fn dead_letter(
         &self,
-        requester: &Requester,
+        (requester, call): (&Requester, CallId),
         copy: &Outgoing,
         (code, why): (&'static str, &Text),
     ) {
@@ -372,7 +376,7 @@ impl Exchanges {
             topic: &copy.address.topic,
             origin: requester.origin.as_ref(),
             agent: copy.agent.as_ref(),
-            call: requester.form.call_id.clone(),
+            call: Some(call.text()),
         };
         let reason = DeadLetterReason {
             code,
@@ -397,6 +401,7 @@ impl Exchanges {
         position: Option<&Text>,
         share: &Unsettled,
     ) -> Option<Publishing> {
+        let call = Some(answer.call_id());
         // The parts in it have places in the line, before that of the error. The agent gets its cancel now.
         drop(answer);
         let publishing = self.publishing(position, share);
@@ -404,7 +409,7 @@ impl Exchanges {
             self.log_left(requester);
         } else if requester.form.recipient.dialect() == Dialect::Acp {
             let failure = Failure::new(Reason::Cancelled, "the request was cancelled");
-            Box::pin(self.fail(requester, &failure, None)).await;
+            Box::pin(self.fail((requester, call), &failure, None)).await;
         }
         publishing
     }
@@ -416,11 +421,16 @@ impl Exchanges {
     }
 
     /// Publishes an error to the requester in place of an answer, in its turn.
-    async fn fail(&self, requester: &Requester, failure: &Failure, turn: Option<Turn>) {
+    async fn fail(
+        &self,
+        (requester, call): (&Requester, Option<CallId>),
+        failure: &Failure,
+        turn: Option<Turn>,
+    ) {
         let turn = turn.unwrap_or_else(|| self.line(requester).turn());
         let event = requester.form.failure(failure);
         if let Err(undelivered) = self.send(requester, &event, Some(turn)).await {
-            self.undelivered(requester, &undelivered.why);
+            self.undelivered(requester, call, &undelivered.why);
         }
     }
 
@@ -439,14 +449,14 @@ impl Exchanges {
                 .copy(&requester, &requester.form.failure(&failure))
                 .ok();
             if let Some(error) = copy.and_then(|copy| self.publisher.known_failure(&copy)) {
-                return self.undelivered(&requester, &chain(&error).into());
+                return self.undelivered(&requester, None, &chain(&error).into());
             }
         }
-        self.fail(&requester, &failure, Some(turn)).await;
+        self.fail((&requester, None), &failure, Some(turn)).await;
     }
 
-    /// Publishes a message to the requester, and waits until the bus has confirmed it. The next one has its turn once the
-    /// bus has accepted this one into its queue.
+    /// Publishes a message to the requester, and waits until the bus has confirmed it. The next one has its turn once
+    /// the bus has accepted this one into its queue.
     async fn send(
         &self,
         requester: &Requester,
@@ -489,13 +499,15 @@ impl Exchanges {
     }
 
     /// Counts and logs a message that does not reach its requester.
-    fn undelivered(&self, requester: &Requester, why: &Text) {
+    fn undelivered(&self, requester: &Requester, call: Option<CallId>, why: &Text) {
         requester
             .dead_letters
             .metrics
             .dropped("reply_undeliverable");
         if let Some(suppressed) = self.undelivered.allow() {
+            let call = call.map(|call| call.to_string());
             tracing::warn!(
+                call,
                 binding = %requester.dead_letters.name,
                 topic = %shown_topic(requester.address.topic.as_str()),
                 request = %requester.topic,

@@ -382,6 +382,17 @@ impl Calls {
 
     /// The error for a copy that is not published, because nothing would read its answer yet.
     pub(super) fn no_reply_reader(&self, copy: &Outgoing) -> CallError {
+        if self.channels.is_empty() {
+            if let Some(suppressed) = self.disabled.allow() {
+                let agent = copy.agent.as_deref();
+                tracing::warn!(
+                    agent,
+                    suppressed,
+                    "a call is refused: this bridge makes no calls (calls.enabled is false)"
+                );
+            }
+            return CallError::Disabled;
+        }
         let bus = self.outbound.buses().get(copy.bus);
         let bus = bus.map_or("the bus", |bus| bus.name.text());
         CallError::Unavailable(format!("answers from {bus} cannot be read yet").into())
@@ -431,8 +442,8 @@ impl Calls {
     }
 
     /// The provenance of a caller's event. The message ids of its copies are derived from its fresh event id: a retried
-    /// copy has the same id, and no other copy does. For a call this is the id that the call id replaces, which only the
-    /// agent may see.
+    /// copy has the same id, and no other copy does. For a call this is the id that the call id replaces, which only
+    /// the agent may see.
     pub(super) fn of_caller<'a>(
         rules: &'a Rules,
         event_id: &'a Origin,

@@ -82,7 +82,8 @@ pub const FORWARDS: &str = "bus-forwards";
 const ELSEWHERE: &str = "1";
 const WITHIN: &str = "within";
 
-/// The header of a message that is forwarded in place of an answer: it tells why the answer cannot be used or forwarded.
+/// The header of a message that is forwarded in place of an answer: it tells why the answer cannot be used or
+/// forwarded.
 const NOT_FORWARDED: &str = "bus-not-forwarded";
 /// The longest text in it, in characters.
 const MAX_WHY: usize = 1_024;
@@ -356,6 +357,7 @@ impl ReplyChannels {
             expires: None,
             unit: None,
             dead_letter: None,
+            may_have_arrived: false,
         })
     }
 

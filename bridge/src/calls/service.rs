@@ -80,6 +80,8 @@ pub struct Calls {
     /// Cancelled when the grace period of the drain is over.
     pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
+    /// Refused calls, if this bridge makes none.
+    pub(super) disabled: LogLimit,
     pub(super) unsent: LogLimit,
     bad_answers: LogLimit,
     pub(super) gaps: LogLimit,
@@ -111,8 +113,8 @@ pub struct Request {
     pub accepts_parts: Option<bool>,
     /// The address of the caller, which is the last segment of the event's `source`.
     pub caller: Text,
-    /// The message key. Requests with the same key are published to the same Kafka partition. By default, each call has a
-    /// key of its own.
+    /// The message key. Requests with the same key are published to the same Kafka partition. By default, each call has
+    /// a key of its own.
     pub key: Option<Bytes>,
     /// The caller's headers that are passed on.
     pub headers: Vec<Header>,
@@ -167,6 +169,10 @@ impl Calls {
             given_up_buses: Mutex::default(),
             given_up: CancellationToken::new(),
             ended: EndedCalls::new(log),
+            disabled: log.limit(
+                Level::WARN,
+                "more calls were refused (calls.enabled is false)",
+            ),
             unsent: log.limit(
                 Level::WARN,
                 "more cancels, or answers of clients, were not sent to agents",
@@ -244,8 +250,8 @@ impl Calls {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Ends what still waits at the end of a drain: pending calls fail, and [`Calls::given_up`] resolves. Returns how many
-    /// calls failed.
+    /// Ends what still waits at the end of a drain: pending calls fail, and [`Calls::given_up`] resolves. Returns how
+    /// many calls failed.
     pub(crate) fn give_up(&self) -> usize {
         self.given_up.cancel();
         self.pending.fail_where(|_| true, &CallError::Draining)
@@ -284,8 +290,8 @@ impl Calls {
             .min(self.limits.max_timeout)
     }
 
-    /// The timeout for a call whose caller can get the answer after its own timeout. Until then the call counts against the
-    /// limits of its caller and its agent, so it does not last much longer.
+    /// The timeout for a call whose caller can get the answer after its own timeout. Until then the call counts against
+    /// the limits of its caller and its agent, so it does not last much longer.
     pub(crate) fn patience(&self, requested: Option<Duration>) -> Duration {
         let longer = self.timeout_for(requested) + self.limits.timeout;
         longer.min(self.limits.max_timeout)

@@ -21,6 +21,9 @@ use bytes::Bytes;
 
 use crate::config::{BindingConfig, Config, RouteConfig};
 
+/// The only conversion that puts a request into another one.
+const FALLBACK: &str = "build_fallback_e2a";
+
 /// The conversions and validations of all bindings and routes.
 #[derive(Debug, Clone, Default)]
 pub struct Adapters {
@@ -183,8 +186,8 @@ impl Adapters {
         let body = adapter.converted(conversion, event)?;
         let default = MapOptions::default();
         let options = self.options.get(binding).unwrap_or(&default);
-        let event = adapter.described(event.clone(), body, options);
         let conversion = conversion.name;
+        let event = adapter.described(event.clone(), conversion, body, options);
         let event = event.map_err(|error| AdaptError::NotAnEvent { conversion, error })?;
         Ok(Cow::Owned(event))
     }
@@ -254,16 +257,20 @@ impl Adapter {
     fn described(
         &self,
         mut event: Event,
+        conversion: &str,
         body: Bytes,
         options: &MapOptions,
     ) -> Result<Event, EventError> {
+        let mut hint = Hint::default();
+        // The bridge has put the request inside there itself.
+        hint.e2a_trusted = conversion == FALLBACK;
         // Only its attributes are used.
         let context = MapContext {
             source: Source::default(),
             time: None,
             ids: Ids::Payload(&crate::clock::new_event_id),
         };
-        let units = map(&body, &Hint::default(), &self.limits, options, &context);
+        let units = map(&body, &hint, &self.limits, options, &context);
         if let Ok(Ok(inner)) = units.into_only() {
             for name in DESCRIBING {
                 event.remove(name);

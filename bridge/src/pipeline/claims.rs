@@ -187,10 +187,31 @@ impl Claims {
         if logged.any(|(_, logged)| !logged.swap(true, Ordering::Relaxed)) {
             tracing::warn!(
                 binding = %self.name, topic = %at.topic, origin = at.position().map(Text::as_str), attribute = name,
-                "writers of this topic set an attribute that the binding does not accept: it is removed or overwritten \
-                 (this line comes once, a2abus_attributes_overruled_total counts; set `trusts` on the binding to accept it)"
+                "writers of this topic set an attribute that the binding does not accept: {} \
+                 (this line comes once; a2abus_attributes_overruled_total counts all of them)",
+                why(name)
             );
         }
+    }
+}
+
+/// What becomes of the attribute, and how to have it accepted, if that is possible.
+fn why(name: &str) -> &'static str {
+    match name {
+        SOURCE => {
+            "its value is a source of a bridge, and is replaced; if another bridge writes to this topic, set \
+             `trusts: [source]` on the binding"
+        }
+        extension::SOURCE_AGENT => {
+            "it is removed; to accept it, set `trusts: [sourceagent]` on the binding"
+        }
+        extension::REPLY_TO | extension::PROGRESS_TO => {
+            "it is removed; to accept it, list its topic in `reply_topics` of the binding"
+        }
+        extension::EXPIRY_TIME => "it is removed, because it is not a time (RFC 3339)",
+        extension::CALL_ID => "it is removed, because only a request with a reply address keeps it",
+        // `origin`
+        _ => "it is replaced by the position where the bridge reads the message",
     }
 }
 
@@ -224,5 +245,15 @@ mod tests {
         ] {
             assert_eq!(is_of_http_caller(source), is_one, "{source}");
         }
+    }
+
+    #[test]
+    fn only_a_claim_that_a_binding_may_trust_has_that_cure() {
+        for name in OVERRULED {
+            let may_be_trusted = [SOURCE, extension::SOURCE_AGENT].contains(&name);
+            assert_eq!(why(name).contains("trusts"), may_be_trusted, "{name}");
+        }
+        assert!(why(extension::EXPIRY_TIME).contains("not a time"));
+        assert!(why(extension::REPLY_TO).contains("reply_topics"));
     }
 }

@@ -218,8 +218,8 @@ impl Pipeline {
         }))
     }
 
-    /// Whether an event cancels a request that was read by this binding. The agent then gets the cancel of its call, and
-    /// not this one, whose id it does not know.
+    /// Whether an event cancels a request that was read by this binding. The agent then gets the cancel of its call,
+    /// and not this one, whose id it does not know.
     pub(super) fn cancels(&self, at: ReadAt<'_>, event: &Event) -> bool {
         #[derive(Deserialize)]
         struct Cancel<'a> {
@@ -293,7 +293,11 @@ impl Pipeline {
             Ok((opened, room))
         });
         match opened {
-            Ok((opened, room)) => Ok((opened.answer(account, &self.calls), room)),
+            Ok((opened, room)) => {
+                let mut answer = opened.answer(account, &self.calls);
+                answer.is_redeliverable = requester.is_redeliverable;
+                Ok((answer, room))
+            }
             Err(error) => {
                 account.failed(&error);
                 if let CallError::Exhausted(_) = error {
@@ -365,8 +369,8 @@ impl Pipeline {
             CallError::unroutable(&error, &event)
         })?;
         let is_kept = requester.is_redeliverable;
-        // `publish` sets `may_linger`. The call must keep the addresses with it, so that a cancel waits like its request,
-        // and does not overtake it.
+        // `publish` sets `may_linger`. The call must keep the addresses with it, so that a cancel waits like its
+        // request, and does not overtake it.
         let before = routed.copies.len();
         routed.publish(copies, unit);
         let copies = routed.copies.get(before..).unwrap_or_default();
@@ -398,6 +402,9 @@ pub(super) fn recipient_of(event: &Event, limits: &Limits) -> Recipient {
 }
 
 fn decoded(event: &Event, limits: &Limits) -> Option<a2abus_plugin::Unit> {
-    let units = decode(&event.body(), &Hint::default(), limits);
+    let mut hint = Hint::default();
+    // Its binding has accepted it.
+    hint.e2a_trusted = true;
+    let units = decode(&event.body(), &hint, limits);
     units.into_only().ok()?.ok()
 }

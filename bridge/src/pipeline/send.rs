@@ -14,7 +14,7 @@ use tracing::{Instrument as _, Span};
 
 use super::state::{Original, Pipeline, Received};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
-use crate::bus::delivery::{FailureAction, Holder};
+use crate::bus::delivery::{FailureAction, Holder, Sent};
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, shown_topic};
 use crate::calls::error::CallError;
@@ -220,7 +220,8 @@ impl Pipeline {
     /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
         if !original.is_current() {
-            // If this replica has read the request again, that one waits for the answer to this one, and gets the error.
+            // If this replica has read the request again, that one waits for the answer to this one, and gets the
+            // error.
             if let Some(call) = copy.awaited_call() {
                 self.calls.pending().fail_unsent(call, CallError::Moved);
             }
@@ -230,6 +231,13 @@ impl Pipeline {
             );
         }
         let is_expired = copy.expires.is_some_and(clock::is_over);
+        if copy.may_have_arrived && copy.is_awaited {
+            // Its requester has got the answer, or the error of a call without an answer.
+            return tracing::debug!(
+                topic = %shown_topic(copy.address.topic.as_str()), is_expired,
+                "a request is not sent again: its call has ended, and it may have arrived"
+            );
+        }
         let reason = if is_expired { "expired" } else { "call_ended" };
         let of = Undelivered {
             agent: copy.agent.as_ref(),
@@ -276,7 +284,7 @@ impl Pipeline {
             None => true,
             Some(SendResult::Failed(error)) => is_hold(copy, error),
             Some(SendResult::Unconfirmed(error)) => {
-                !self.publisher.must_not_repeat(copy) && is_hold(copy, error)
+                !self.publisher.must_not_repeat(copy, error) && is_hold(copy, error)
             }
             Some(SendResult::Waiting(_) | SendResult::Confirmed) => false,
         };
@@ -292,8 +300,8 @@ impl Pipeline {
         in_flight.original
     }
 
-    /// Waits for the confirmation of every copy. A copy that can never be delivered becomes a dead letter at once, which
-    /// holds no lane.
+    /// Waits for the confirmation of every copy. A copy that can never be delivered becomes a dead letter at once,
+    /// which holds no lane.
     pub(super) async fn confirm(&self, in_flight: InFlight) -> Decided {
         let InFlight {
             lane,
@@ -319,8 +327,9 @@ impl Pipeline {
         }
     }
 
-    /// Waits until a copy, or its replacement, is confirmed. Returns the copy that has to be sent again, if any. A request
-    /// on core NATS that may have been sent is not sent again: its answer, or its deadline, decides.
+    /// Waits until a copy, or its replacement, is confirmed. Returns the copy that has to be sent again, if any. A
+    /// request that may have arrived, and that must not be sent again or is refused now, is left to its answer or its
+    /// deadline.
     async fn delivered(
         &self,
         mut copy: Outgoing,
@@ -340,15 +349,24 @@ impl Pipeline {
                 }
                 Err(failed) => failed,
             };
-            if is_handed_over && self.publisher.must_not_repeat(&copy) {
+            if is_handed_over && self.publisher.must_not_repeat(&copy, &error) {
                 self.publisher.unconfirmed(&copy, &error);
                 return Ok(());
             }
+            copy.may_have_arrived |= is_handed_over && error.leaves_open();
             if self.publisher.failure_action(&copy, &error) == FailureAction::Hold {
                 let holder = self.publisher.held(&copy, &error);
                 return Err(((copy, Some(holder)), Some(error.kind())));
             }
             self.publisher.refused(&copy, &error);
+            let error = match copy.may_have_arrived {
+                true if copy.is_awaited => {
+                    self.publisher.unconfirmed(&copy, &error);
+                    return Ok(());
+                }
+                true => error.after_unconfirmed(),
+                false => error,
+            };
             match self.replacement(copy, &error, original) {
                 Some(dead_letter) => copy = dead_letter,
                 None => return Ok(()),
@@ -367,9 +385,13 @@ impl Pipeline {
             let publisher = &self.publisher;
             let sent = publisher.until_confirmed_if(&sending, is_wanted, handed_over);
             copy = match sent.await {
-                Ok(true) => None,
-                Ok(false) => {
-                    self.unwanted(&sending, original);
+                Ok(Sent::Confirmed | Sent::Unknown) => None,
+                Ok(Sent::NotWanted { may_have_arrived }) => {
+                    let unwanted = Outgoing {
+                        may_have_arrived,
+                        ..sending
+                    };
+                    self.unwanted(&unwanted, original);
                     None
                 }
                 Err(error) => self.replacement(sending, &error, original),

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::bridge::{BindingService, Bridge};
 use crate::config::{Config, Name};
+use crate::metrics::Metrics;
 
 const CONFIG: &str = "
 instance: test
@@ -32,6 +33,7 @@ struct Fixture {
     source: Memory,
     sink: Memory,
     pipeline: Arc<Pipeline>,
+    metrics: Arc<Metrics>,
 }
 
 fn subscription(topic: &str) -> Subscription {
@@ -67,7 +69,28 @@ impl Fixture {
             source,
             sink,
             pipeline,
+            metrics: bridge.metrics,
         }
+    }
+
+    /// An event and a request that wait, because the sink refuses them. Also their binding, and the reader that got
+    /// them.
+    async fn with_request() -> (Self, mpsc::Sender<Delivery>, Consumer) {
+        let fixture = Self::new(Memory::default()).await;
+        fixture.refuse(Some(TransportErrorKind::UnknownTopic));
+        let binding = fixture.start();
+        let mut reader = fixture.reader().await;
+        fixture.publish("fast", 0).await;
+        fixture.request().await;
+        process(read(&mut reader, 2).await, &binding).await;
+        fixture.until_in_flight(2).await;
+        (fixture, binding, reader)
+    }
+
+    /// Makes the sink refuse its messages for this reason, or accept them.
+    fn refuse(&self, reason: Option<TransportErrorKind>) {
+        let out = TopicFilter::new("out").unwrap();
+        self.sink.set_refused(out, reason);
     }
 
     /// Publishes a numbered message for an agent to the partition of the source that all messages share.
@@ -109,6 +132,12 @@ impl Fixture {
     /// A new reader of the source. When it is dropped, the partition moves.
     async fn reader(&self) -> Consumer {
         self.source.subscribe(subscription("in")).await.unwrap()
+    }
+
+    /// The answers to requests.
+    async fn answers(&self) -> Consumer {
+        let answers = subscription("answers");
+        self.source.subscribe(answers).await.unwrap()
     }
 
     /// The messages of the sink.
@@ -153,12 +182,20 @@ fn settle(delivery: Delivery) -> i64 {
     body["params"]["number"].as_i64().unwrap()
 }
 
+/// Faults of a bus that confirms late, or not at all.
+fn lossy() -> FaultPlan {
+    FaultPlan {
+        drop_confirmation: 0.3,
+        late_confirmation: 1.0,
+        late_at_most: Duration::from_millis(50),
+        ..FaultPlan::default()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn messages_that_wait_behind_one_of_a_moved_partition_are_not_sent() {
     let fixture = Fixture::new(Memory::default()).await;
-    let out = TopicFilter::new("out").unwrap();
-    let refuse = |kind| fixture.sink.set_refused(out.clone(), kind);
-    refuse(Some(TransportErrorKind::UnknownTopic));
+    fixture.refuse(Some(TransportErrorKind::UnknownTopic));
     for number in 0..10 {
         fixture.publish("fast", number).await;
     }
@@ -169,7 +206,7 @@ async fn messages_that_wait_behind_one_of_a_moved_partition_are_not_sent() {
     process(old.by_ref().take(5), &binding).await;
     sleep(Duration::from_millis(50)).await;
     drop(reader);
-    refuse(None);
+    fixture.refuse(None);
     sleep(Duration::from_millis(500)).await;
     process(old, &binding).await;
     sleep(Duration::from_millis(500)).await;
@@ -189,14 +226,8 @@ async fn a_message_that_waits_for_room_is_not_sent_before_one_that_failed_meanwh
         capacity_messages: NonZeroUsize::MIN,
         ..MemoryConfig::default()
     };
-    let plan = FaultPlan {
-        drop_confirmation: 0.3,
-        late_confirmation: 1.0,
-        late_at_most: Duration::from_millis(50),
-        ..FaultPlan::default()
-    };
     for seed in 0..20 {
-        let sink = Memory::with_config_and_faults(config.clone(), seed, plan);
+        let sink = Memory::with_config_and_faults(config.clone(), seed, lossy());
         let fixture = Fixture::new(sink).await;
         for number in 0..20 {
             fixture.publish("fast", number).await;
@@ -222,15 +253,9 @@ async fn a_message_that_waits_for_room_is_not_sent_before_one_that_failed_meanwh
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_after_a_message_that_failed_while_an_earlier_one_waits_elsewhere() {
-    let plan = FaultPlan {
-        drop_confirmation: 0.3,
-        late_confirmation: 1.0,
-        late_at_most: Duration::from_millis(50),
-        ..FaultPlan::default()
-    };
     // The first message goes elsewhere only, or to both destinations.
     for (seed, first) in (0..40).zip(["slow", "both"].into_iter().cycle()) {
-        let fixture = Fixture::new(Memory::with_faults(seed, plan)).await;
+        let fixture = Fixture::new(Memory::with_faults(seed, lossy())).await;
         let binding = fixture.start();
         let mut reader = fixture.reader().await;
         fixture.publish(first, -1).await;
@@ -259,9 +284,7 @@ async fn nothing_is_sent_after_a_message_that_failed_while_an_earlier_one_waits_
 #[tokio::test(start_paused = true)]
 async fn a_binding_that_stops_leaves_messages_for_a_failing_destination_at_their_source() {
     let fixture = Fixture::new(Memory::default()).await;
-    let out = TopicFilter::new("out").unwrap();
-    let unknown = Some(TransportErrorKind::UnknownTopic);
-    fixture.sink.set_refused(out.clone(), unknown);
+    fixture.refuse(Some(TransportErrorKind::UnknownTopic));
     let (binding, task) = fixture.start_task();
     let mut reader = fixture.reader().await;
     // The first ones are for another destination, which is slow, but works.
@@ -279,17 +302,7 @@ async fn a_binding_that_stops_leaves_messages_for_a_failing_destination_at_their
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_in_a_moved_partition_ends_before_its_deadline() {
-    let fixture = Fixture::new(Memory::default()).await;
-    let unknown = Some(TransportErrorKind::UnknownTopic);
-    fixture
-        .sink
-        .set_refused(TopicFilter::new("out").unwrap(), unknown);
-    let binding = fixture.start();
-    let mut reader = fixture.reader().await;
-    fixture.publish("fast", 0).await;
-    fixture.request().await;
-    process(read(&mut reader, 2).await, &binding).await;
-    fixture.until_in_flight(2).await;
+    let (fixture, _binding, reader) = Fixture::with_request().await;
     let calls = fixture.pipeline.calls.pending();
     assert_eq!(calls.len(), 1);
     let moved = Instant::now();
@@ -298,11 +311,7 @@ async fn a_request_that_waits_in_a_moved_partition_ends_before_its_deadline() {
     assert!(calls.is_empty());
     assert!(moved.elapsed() < Duration::from_secs(25), "not its timeout");
     // The next reader gets both, and this replica has sent no error.
-    let mut answers = fixture
-        .source
-        .subscribe(subscription("answers"))
-        .await
-        .unwrap();
+    let mut answers = fixture.answers().await;
     let mut next = fixture.reader().await;
     assert_eq!(read(&mut next, 2).await.len(), 2);
     assert!(answers.try_recv().is_none());
@@ -310,30 +319,19 @@ async fn a_request_that_waits_in_a_moved_partition_ends_before_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_read_again_before_it_was_sent_is_answered_with_an_error() {
-    let fixture = Fixture::new(Memory::default()).await;
-    let out = TopicFilter::new("out").unwrap();
-    let refuse = |kind| fixture.sink.set_refused(out.clone(), kind);
-    refuse(Some(TransportErrorKind::UnknownTopic));
-    let binding = fixture.start();
-    let mut reader = fixture.reader().await;
-    fixture.publish("fast", 0).await;
-    fixture.request().await;
-    process(read(&mut reader, 2).await, &binding).await;
-    fixture.until_in_flight(2).await;
+    let (fixture, binding, reader) = Fixture::with_request().await;
     drop(reader);
     let mut reader = fixture.reader().await;
     process(read(&mut reader, 2).await, &binding).await;
-    let mut answers = fixture
-        .source
-        .subscribe(subscription("answers"))
-        .await
-        .unwrap();
+    let mut answers = fixture.answers().await;
     let error = answers.recv().await.unwrap();
     let body: Value = serde_json::from_slice(error.message.body.as_ref().unwrap()).unwrap();
     assert_eq!(body["id"], 1);
     let why = body["error"]["message"].as_str().unwrap();
     assert!(why.contains("its partition moved"), "{why}");
-    refuse(None);
+    let metrics = fixture.metrics.render().unwrap();
+    assert!(metrics.contains("a2abus_calls_total{outcome=\"failed\"} 1"));
+    fixture.refuse(None);
     let mut events = fixture.events().await;
     assert_eq!(settle(events.recv().await.unwrap()), 0);
     fixture.until_in_flight(0).await;

@@ -6,18 +6,18 @@ use std::time::Duration;
 use a2abus_plugin::Text;
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
-    AnyTransport, Consumer, PauseCause, PausedPartition, Reading, Share, Subscription,
-    Transport as _, TransportError, TransportErrorKind,
+    AnyTransport, Consumer, PauseCause, PausedPartition, Reading, Share, Subscription, Topic,
+    TopicFilter, Transport as _, TransportError, TransportErrorKind,
 };
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::bridge::BindingService;
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
-use crate::restart::{CLOSE, not_too_soon, refused, start};
+use crate::restart::{CLOSE, missing, not_too_soon, refused, start};
 
 /// The cause until the partitions of a binding are assigned.
 const WAITING: &str = "waiting for partitions";
@@ -45,6 +45,28 @@ pub(super) struct Runner {
     pub(super) resumptions: LogLimit,
 }
 
+/// A binding whose share of its topics is shown in its readiness.
+struct ShownShare<'a> {
+    name: &'a Text,
+    condition: &'a str,
+    subscription: &'a Subscription,
+    readiness: &'a Readiness,
+}
+
+/// Whether a binding reads its topics.
+#[derive(Debug, PartialEq)]
+enum Reads {
+    /// It waits for partitions.
+    Soon,
+    /// It has waited for longer than [`PATIENCE`].
+    Late,
+    /// The cluster refuses it a permission.
+    Refused,
+    /// These topics no longer exist. It reads the others, if there are any.
+    Without(Vec<Topic>),
+    All,
+}
+
 // === impl Runner ===
 
 impl Runner {
@@ -68,13 +90,15 @@ impl Runner {
             };
             let began = Instant::now();
             readiness.set(condition.as_str(), Err(WAITING.to_owned()));
-            let (share, lag) = (consumer.share(), consumer.lag());
+            let (share, missing) = (consumer.share(), consumer.missing_topics());
+            let (lag, removed) = (consumer.lag(), consumer.removed());
             let paused = consumer.paused();
             let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
-                () = self.watch_share(share, &readiness) => return,
+                () = self.watch_share(share, missing, &readiness) => return,
                 () = self.watch_lag(lag) => return,
+                () = self.watch_removed(removed) => return,
                 () = self.watch_paused(paused) => return,
                 () = self.watch_dead_letters() => return,
                 () = self.report_drain(&stop) => return,
@@ -170,13 +194,41 @@ impl Runner {
     }
 
     /// Marks the binding as ready once it has its partitions, and as degraded while it waits for them for longer than
-    /// [`PATIENCE`]: other parts of the process work. It is not ready while the cluster refuses it a permission. Never
-    /// ends.
-    async fn watch_share(&self, share: Option<watch::Receiver<Share>>, readiness: &Readiness) {
+    /// [`PATIENCE`], or while topics no longer exist: other parts of the process work. It is not ready while the
+    /// cluster refuses it a permission. Never ends.
+    async fn watch_share(
+        &self,
+        share: Option<watch::Receiver<Share>>,
+        missing: Option<watch::Receiver<Vec<Topic>>>,
+        readiness: &Readiness,
+    ) {
         let condition = self.condition();
-        match share {
-            None => readiness.set(condition, Ok(())),
-            Some(share) => watch_share(share, self.name(), &condition, readiness).await,
+        match (share, missing) {
+            (Some(share), Some(missing)) => {
+                let shown = ShownShare {
+                    name: self.name(),
+                    condition: &condition,
+                    subscription: &self.subscription,
+                    readiness,
+                };
+                shown.watch(share, missing).await;
+            }
+            _ => readiness.set(condition, Ok(())),
+        }
+        std::future::pending().await
+    }
+
+    /// Counts the messages that the source removed before they were read. Never ends.
+    async fn watch_removed(&self, removed: Option<watch::Receiver<u64>>) {
+        if let Some(mut removed) = removed {
+            let mut before = 0;
+            // The series exists before its first event.
+            self.metrics.removed_unread(self.name(), 0);
+            while removed.changed().await.is_ok() {
+                let now = *removed.borrow_and_update();
+                self.metrics.removed_unread(self.name(), now - before);
+                before = now;
+            }
         }
         std::future::pending().await
     }
@@ -204,7 +256,7 @@ impl Runner {
                 match nats.stream_of(topic).await {
                     Ok(None) if !are_lost => {
                         are_lost = true;
-                        tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost");
+                        tracing::warn!(%binding, topic, "no JetStream stream stores the dead letters of this binding: they are lost (`a2abus topics apply` creates one)");
                     }
                     Ok(Some(stream)) if are_lost => {
                         tracing::info!(%binding, topic, %stream, "a JetStream stream stores the dead letters of this binding now");
@@ -230,56 +282,100 @@ impl Runner {
     }
 }
 
-/// Reports whether a binding has its partitions until its reader ends.
-async fn watch_share(
-    mut share: watch::Receiver<Share>,
-    name: &Text,
-    condition: &str,
-    readiness: &Readiness,
-) {
-    let mut is_late = false;
-    let mut before = Share::Waiting;
-    loop {
-        let now = *share.borrow_and_update();
-        let was_refused = std::mem::replace(&mut before, now) == Share::Refused;
-        match now {
-            // That is reported already.
-            Share::Waiting if is_late => {}
-            Share::Waiting => {
-                if was_refused {
-                    // The permission is granted, and only the partitions are missing.
-                    readiness.set(condition, Err(WAITING.to_owned()));
+// === impl ShownShare ===
+
+impl ShownShare<'_> {
+    /// Reports whether the binding has its partitions until its reader ends.
+    async fn watch(
+        &self,
+        mut share: watch::Receiver<Share>,
+        mut missing: watch::Receiver<Vec<Topic>>,
+    ) {
+        let mut before = Reads::Soon;
+        // Only while it waits. A client that is replaced reports again that it waits: the wait goes on.
+        let mut late_at = None;
+        loop {
+            let (now, gone) = (
+                *share.borrow_and_update(),
+                missing.borrow_and_update().clone(),
+            );
+            let late = match now == Share::Waiting && gone.is_empty() {
+                true => *late_at.get_or_insert_with(|| Instant::now() + PATIENCE),
+                false => {
+                    late_at = None;
+                    Instant::now()
                 }
-                // A client that is replaced reports again that it waits: the wait goes on.
-                let over = share.wait_for(|share| *share != Share::Waiting);
-                match timeout(PATIENCE, over).await.map(|over| over.is_ok()) {
-                    Ok(true) => continue,
-                    // The reader has ended.
-                    Ok(false) => return,
-                    Err(_) => {
-                        is_late = true;
-                        tracing::warn!(binding = %name, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died");
-                        readiness.set(condition, Ok(()));
-                        readiness.degraded(condition, WAITING.to_owned());
-                    }
-                }
+            };
+            let now = match now {
+                Share::Refused => Reads::Refused,
+                Share::Assigned | Share::Waiting if !gone.is_empty() => Reads::Without(gone),
+                Share::Assigned => Reads::All,
+                Share::Waiting if Instant::now() >= late => Reads::Late,
+                Share::Waiting => Reads::Soon,
+            };
+            if now != before {
+                self.show(&before, &now);
+                before = now;
             }
-            Share::Refused => {
-                is_late = false;
-                readiness.restored(condition);
-                readiness.set(condition, Err(refused()));
-            }
-            Share::Assigned => {
-                if std::mem::take(&mut is_late) {
-                    tracing::info!(binding = %name, "partitions are assigned: the binding is read");
-                }
-                readiness.restored(condition);
-                readiness.set(condition, Ok(()));
+            tokio::select! {
+                changed = share.changed() => if changed.is_err() { return },
+                changed = missing.changed() => if changed.is_err() { return },
+                () = sleep_until(late), if before == Reads::Soon => {}
             }
         }
-        if share.changed().await.is_err() {
-            return;
+    }
+
+    fn show(&self, before: &Reads, now: &Reads) {
+        let (binding, condition) = (self.name, self.condition);
+        if *before == Reads::Late && *now == Reads::All {
+            tracing::info!(%binding, "partitions are assigned: the binding is read");
         }
+        let (met, degraded) = match now {
+            // A rebalance is short.
+            Reads::Soon if *before == Reads::All => return,
+            Reads::Soon if matches!(before, Reads::Without(_)) => (Ok(()), None),
+            // The permission is granted, and only the partitions are missing.
+            Reads::Soon => (Err(WAITING.to_owned()), None),
+            Reads::Late => {
+                tracing::warn!(%binding, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died, or its topics have just been created again");
+                (Ok(()), Some(WAITING.to_owned()))
+            }
+            Reads::Refused => (Err(self.refusal()), None),
+            Reads::Without(topics) => (Ok(()), Some(self.without(topics))),
+            Reads::All => (Ok(()), None),
+        };
+        self.readiness.restored(condition);
+        self.readiness.set(condition, met);
+        if let Some(cause) = degraded {
+            self.readiness.degraded(condition, cause);
+        }
+    }
+
+    /// The cause while the cluster refuses it a permission.
+    fn refusal(&self) -> String {
+        let Subscription {
+            topics, reading, ..
+        } = self.subscription;
+        let topics: Vec<&str> = topics.iter().map(TopicFilter::as_str).collect();
+        let group = match reading {
+            Reading::Group(group) | Reading::PromptGroup(group) => format!("group {group}, "),
+            Reading::Durable { .. } | Reading::Live { .. } => String::new(),
+        };
+        format!(
+            "{} (reads {group}topics {}; the log says which)",
+            refused(),
+            topics.join(", ")
+        )
+    }
+
+    /// The cause while these topics no longer exist.
+    fn without(&self, gone: &[Topic]) -> String {
+        let is_gone = |topic: &TopicFilter| gone.iter().any(|gone| gone.as_str() == topic.as_str());
+        let others = match self.subscription.topics.iter().all(is_gone) {
+            true => "nothing is read",
+            false => "the other topics are read",
+        };
+        missing(gone, others)
     }
 }
 
@@ -292,6 +388,69 @@ async fn grace_over(stop: &CancellationToken, grace: Duration) {
 mod tests {
     use super::*;
 
+    /// Shows the readiness of a binding that reads `t` and `u` in the group `g`.
+    async fn watch(
+        share: watch::Receiver<Share>,
+        missing: watch::Receiver<Vec<Topic>>,
+        readiness: Arc<Readiness>,
+    ) {
+        let topics = ["t", "u"].map(|topic| TopicFilter::from(Topic::from_static(topic)));
+        let shown = ShownShare {
+            name: &"b".into(),
+            condition: "b",
+            subscription: &Subscription {
+                topics: topics.to_vec(),
+                reading: Reading::Group("g".into()),
+                budget_bytes: 1,
+                budget_messages: 1,
+            },
+            readiness: &readiness,
+        };
+        shown.watch(share, missing).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_binding_whose_topics_no_longer_exist_is_degraded_with_their_names() {
+        let readiness = Arc::new(Readiness::new());
+        readiness.started();
+        let (sender, share) = watch::channel(Share::Assigned);
+        let (topics, missing) = watch::channel(Vec::new());
+        let watching = tokio::spawn(watch(share, missing, Arc::clone(&readiness)));
+        let gone = async |names: &[&'static str]| {
+            let names = names.iter().copied().map(Topic::from_static);
+            topics.send_replace(names.collect());
+            tokio::time::sleep(PATIENCE / 2).await;
+            let report = readiness.report();
+            assert!(report.ready, "others work");
+            let causes = report.degraded.into_iter().map(|part| part.cause);
+            causes.collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(gone(&[]).await, "");
+        let cause = gone(&["t"]).await;
+        assert!(
+            cause.starts_with("topics no longer exist: t; the other topics are read: create it"),
+            "{cause}"
+        );
+        let both = "topics no longer exist: t, u; nothing is read: create it";
+        for share in [Share::Assigned, Share::Waiting] {
+            sender.send_replace(share);
+            let cause = gone(&["t", "u"]).await;
+            assert!(cause.starts_with(both), "{cause}");
+        }
+        tokio::time::sleep(PATIENCE * 2).await;
+        let cause = gone(&["t", "u"]).await;
+        assert!(cause.starts_with(both), "no member is missing: {cause}");
+        assert_eq!(gone(&[]).await, "", "it waits for its partitions");
+        sender.send_replace(Share::Assigned);
+        assert_eq!(gone(&[]).await, "");
+        sender.send_replace(Share::Refused);
+        tokio::time::sleep(PATIENCE).await;
+        let cause = readiness.report().not_ready[0].cause.clone();
+        assert!(cause.contains("group g, topics t, u"), "{cause}");
+        drop(sender);
+        watching.await.unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_binding_without_partitions_is_degraded_and_one_that_is_refused_is_not_ready() {
         let readiness = Arc::new(Readiness::new());
@@ -302,10 +461,8 @@ mod tests {
             (report.ready, report.degraded.len())
         };
         let (sender, share) = watch::channel(Share::Waiting);
-        let watching = tokio::spawn({
-            let readiness = Arc::clone(&readiness);
-            async move { watch_share(share, &"b".into(), "b", &readiness).await }
-        });
+        let (_topics, missing) = watch::channel(Vec::new());
+        let watching = tokio::spawn(watch(share, missing, Arc::clone(&readiness)));
         let become_ = async |share, after: Duration| {
             sender.send_replace(share);
             tokio::time::sleep(after).await;

@@ -9,16 +9,16 @@
 //! because another partition of the topic may accept what one refuses. If the first has no result, because nobody polls
 //! it or its bus does not answer, another one probes as well ([`OVERTAKE_AFTER`]).
 //!
-//! All lanes of a bridge share one [`Destinations`]. While every destination works, it costs one atomic read. The state of
-//! a failing destination is removed with the last copy that is held for it, unless an operator has to repair it: then it
-//! stays until it works or the rules change ([`Holder`]).
+//! All lanes of a bridge share one [`Destinations`]. While every destination works, it costs one atomic read. The state
+//! of a failing destination is removed with the last copy that is held for it, unless an operator has to repair it:
+//! then it stays until it works or the rules change ([`Holder`]).
 
 mod log;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_transports::{Health, Topic, Transport as _, TransportError};
@@ -135,6 +135,10 @@ pub(super) struct SendGuard<'a> {
     copy: &'a Outgoing,
     /// Why the copy is not published, if that is known.
     unreported: Option<TransportError>,
+    /// Whether an attempt may have arrived, although it is not confirmed.
+    may_have_arrived: bool,
+    /// Whether its agent has answered, so that it has arrived.
+    is_answered: Option<&'a AtomicBool>,
 }
 
 /// What a sender has to do before it may send to a destination.
@@ -298,8 +302,8 @@ impl Destinations {
         }
     }
 
-    /// Forgets the failures that no copy waits for. New rules may no longer name their destinations; if they do, the next
-    /// copy finds the failure again.
+    /// Forgets the failures that no copy waits for. New rules may no longer name their destinations; if they do, the
+    /// next copy finds the failure again.
     pub(super) fn forget_unheld(&self) {
         let mut table = self.lock();
         let is_unheld = |(_, failing): &(&Destination, &FailureState)| failing.holders == 0;
@@ -334,12 +338,18 @@ impl Destinations {
     }
 
     /// A sender that retries a copy until it is confirmed.
-    pub(super) fn interest<'a>(&'a self, copy: &'a Outgoing) -> SendGuard<'a> {
+    pub(super) fn interest<'a>(
+        &'a self,
+        copy: &'a Outgoing,
+        is_answered: Option<&'a AtomicBool>,
+    ) -> SendGuard<'a> {
         SendGuard {
             destinations: self,
             copy,
             // The reason to report if it is given up while it waits for its turn.
             unreported: self.known_failure(copy),
+            may_have_arrived: copy.may_have_arrived,
+            is_answered,
         }
     }
 
@@ -534,9 +544,10 @@ impl WaitPolicy {
 // === impl SendGuard ===
 
 impl SendGuard<'_> {
-    /// The copy is not published yet, for this reason.
-    pub(super) fn failed(&mut self, error: &TransportError) {
+    /// The copy is not confirmed yet, for this reason.
+    pub(super) fn failed(&mut self, error: &TransportError, may_have_arrived: bool) {
         self.unreported = Some(error.clone());
+        self.may_have_arrived = may_have_arrived;
     }
 
     /// The copy is published, or its answer will show whether it is.
@@ -547,9 +558,16 @@ impl SendGuard<'_> {
 
 impl Drop for SendGuard<'_> {
     fn drop(&mut self) {
-        if let Some(error) = &self.unreported {
-            let buses = &self.destinations.buses;
-            self.destinations.log.given_up(buses, self.copy, error);
+        let is_answered = self
+            .is_answered
+            .is_some_and(|it| it.load(Ordering::Relaxed));
+        let Some(error) = self.unreported.as_ref().filter(|_| !is_answered) else {
+            return;
+        };
+        let (buses, log) = (&self.destinations.buses, &self.destinations.log);
+        match self.may_have_arrived {
+            true => log.unconfirmed(buses, self.copy, error),
+            false => log.given_up(buses, self.copy, error),
         }
     }
 }

@@ -4,6 +4,7 @@ use a2abus_transports::memory::Memory;
 use a2abus_transports::{Address, AnyTransport, Message, Topic, TopicFilter};
 
 use super::*;
+use crate::bus::outbound::DeadLetter;
 use crate::bus::{Bus, Buses};
 use crate::config::{Config, Name};
 use crate::log_limit::LogLimits;
@@ -63,6 +64,7 @@ impl World {
             expires: None,
             unit: None,
             dead_letter: None,
+            may_have_arrived: false,
         }
     }
 
@@ -85,6 +87,160 @@ async fn only_messages_of_callers_count_as_given_up() {
     let sent = world.publisher.for_caller(&request, || ()).await;
     assert_eq!(sent.unwrap_err().kind(), TransportErrorKind::UnknownTopic);
     assert!(world.given_up());
+}
+
+/// Nothing waits for such a topic, so nothing else would find out that it works again.
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_whose_source_stores_nothing_is_sent_although_its_topic_has_failed() {
+    let memory = Memory::default();
+    let world = World::new(AnyTransport::Memory(memory.clone()));
+    let topic = TopicFilter::new("agent").unwrap();
+    memory.set_refused(topic.clone(), Some(TransportErrorKind::UnknownTopic));
+    let dead_letter = Outgoing {
+        is_awaited: false,
+        dead_letter: Some(DeadLetter {
+            is_reduced: false,
+            is_backed: false,
+        }),
+        ..world.request()
+    };
+    let sent = async || world.publisher.send(&dead_letter).await?.await;
+    let error = sent().await.unwrap_err();
+    assert_eq!(error.kind(), TransportErrorKind::UnknownTopic);
+    world.publisher.refused(&dead_letter, &error);
+    assert!(world.publisher.known_failure(&dead_letter).is_some());
+    memory.set_refused(topic, None);
+    sent().await.unwrap();
+    world.publisher.confirmed(&dead_letter, Duration::ZERO);
+    assert!(world.publisher.known_failure(&dead_letter).is_none());
+}
+
+#[tokio::test]
+async fn a_call_that_is_answered_before_its_request_is_confirmed_is_not_given_up() {
+    let memory = Memory::default();
+    let agent = TopicFilter::new("agent").unwrap();
+    memory.set_refused(agent, Some(TransportErrorKind::UnknownTopic));
+    let world = World::new(AnyTransport::Memory(memory));
+    let (request, is_answered) = (world.request(), AtomicBool::new(true));
+    let (publisher, handed_over) = (&world.publisher, || ());
+    let sent = publisher.for_call(&request, handed_over, Some(&is_answered));
+    sent.await.expect("it is not sent again");
+    let error = TransportError::new(TransportErrorKind::TimedOut, "confirm it");
+    let destinations = &world.publisher.destinations;
+    let mut interest = destinations.interest(&request, Some(&is_answered));
+    interest.failed(&error, true);
+    drop(interest);
+    assert!(!world.given_up(), "its answer confirms it");
+    let mut interest = destinations.interest(&request, None);
+    interest.failed(&error, true);
+    drop(interest);
+    assert!(world.given_up());
+}
+
+/// A server with one stream, which gives these answers to the messages for it, one after another.
+#[cfg(feature = "nats")]
+async fn stream(
+    answers: Vec<&'static str>,
+) -> (
+    a2abus_transports::nats::Nats,
+    tokio_util::task::AbortOnDropHandle<()>,
+) {
+    use a2abus_transports::nats::{Nats, NatsConfig};
+    use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+
+    const INFO: &str = r#"INFO {"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let (read, mut write) = connection.split();
+        let mut lines = BufReader::new(read);
+        write
+            .write_all(format!("{INFO}\r\n").as_bytes())
+            .await
+            .unwrap();
+        let (mut line, mut inbox) = (String::new(), String::new());
+        let mut answers = answers.into_iter();
+        while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let mut said = String::new();
+            match words.as_slice() {
+                ["PING"] => "PONG\r\n".clone_into(&mut said),
+                ["SUB", _, id] => (*id).clone_into(&mut inbox),
+                ["PUB" | "HPUB", _, reply, .., length] => {
+                    let mut body = vec![0; length.parse::<usize>().unwrap() + 2];
+                    lines.read_exact(&mut body).await.unwrap();
+                    if let Some(answer) = answers.next() {
+                        let length = answer.len();
+                        said = format!("MSG {reply} {inbox} {length}\r\n{answer}\r\n");
+                    }
+                }
+                _ => {}
+            }
+            write.write_all(said.as_bytes()).await.unwrap();
+            line.clear();
+        }
+    });
+    let nats = Nats::connect(NatsConfig::new([format!("nats://{address}")])).await;
+    let nats = nats.unwrap();
+    (nats, tokio_util::task::AbortOnDropHandle::new(server))
+}
+
+/// The stream still stores the first attempt. That is no refusal, and a later refusal concerns only a later attempt.
+#[cfg(feature = "nats")]
+#[tokio::test]
+async fn a_refusal_after_an_attempt_that_may_have_been_stored_is_marked() {
+    const IN_PROCESS: &str = r#"{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"}}"#;
+    const FULL: &str =
+        r#"{"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}"#;
+    const STORED: &str = r#"{"stream":"S","seq":7,"duplicate":true}"#;
+    for (last, is_awaited, has_caller) in [
+        (STORED, true, false),
+        (STORED, false, false),
+        (FULL, true, false),
+        (FULL, false, false),
+        // A notification: no answer shows whether it has arrived.
+        (FULL, false, true),
+    ] {
+        let (nats, _server) = stream(vec![IN_PROCESS, last]).await;
+        let world = World::new(AnyTransport::Nats(nats));
+        let request = world.request();
+        let copy = Outgoing {
+            address: Address {
+                reply_to: None,
+                guarantee: Guarantee::Stored {
+                    message_id: Some("1".into()),
+                },
+                ..request.address.clone()
+            },
+            named_by: NamedBy::Event,
+            is_awaited,
+            ..request
+        };
+        let sent = async {
+            match has_caller {
+                true => world.publisher.for_caller(&copy, || ()).await,
+                false => world.publisher.until_confirmed(&copy).await,
+            }
+        };
+        let sent = tokio::time::timeout(Duration::from_secs(60), sent).await;
+        match sent.expect("it is decided") {
+            // Its answer or its deadline decides.
+            Ok(()) => {
+                assert!(last == STORED || is_awaited);
+                assert_eq!(world.given_up(), last == FULL);
+            }
+            Err(error) => {
+                assert!(last == FULL && !is_awaited, "{error}");
+                assert_eq!(world.given_up(), has_caller);
+                assert_eq!(error.kind(), TransportErrorKind::Full);
+                let error = error.to_string();
+                let marked = "(full); an earlier attempt may have been stored";
+                assert!(error.ends_with(marked), "{error}");
+            }
+        }
+    }
 }
 
 /// Its lane would otherwise wait until the process is restarted.

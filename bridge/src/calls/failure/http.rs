@@ -51,7 +51,7 @@ impl Reason {
             Self::InProgress => (S::CONFLICT, S::CONFLICT, "ABORTED", "InternalError"),
             Self::AnswerLost => (S::GATEWAY_TIMEOUT, S::GATEWAY_TIMEOUT, "UNKNOWN", "InternalError"),
             Self::Cancelled => (S::CONFLICT, S::CONFLICT, "CANCELLED", "InternalError"),
-            Self::McpHeader | Self::McpVersion => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "InvalidRequestError"),
+            Self::McpHeader | Self::McpCapability | Self::McpVersion => (S::BAD_REQUEST, S::BAD_REQUEST, "INVALID_ARGUMENT", "InvalidRequestError"),
             Self::AgentError | Self::ReplyUndeliverable => (S::INTERNAL_SERVER_ERROR, S::INTERNAL_SERVER_ERROR, "INTERNAL", "InternalError"),
         };
         Row { v1_0, v0_3, canonical, name }
@@ -105,14 +105,14 @@ impl Failure {
         }
     }
 
-    /// The failure for an error that a bridge has written in place of an attached server, which is written again because
-    /// that bridge may not know the caller's dialect. `None` for all other outcomes.
+    /// The failure for an error that a bridge has written in place of an attached server, which is written again
+    /// because that bridge may not know the caller's dialect. `None` for all other outcomes.
     pub(crate) fn of_bridge(outcome: CallOutcome, response: &[u8]) -> Option<Self> {
         let reason = match outcome {
             CallOutcome::Timeout => Reason::Timeout,
             CallOutcome::Unavailable => Reason::AgentUnavailable,
             CallOutcome::Failed => Reason::AnswerLost,
-            CallOutcome::Answered | CallOutcome::Cancelled => return None,
+            CallOutcome::Answered | CallOutcome::Cancelled | CallOutcome::Left => return None,
         };
         let written = Self::of_agent(response);
         let mut failure = Self::new(reason, written.message);

@@ -42,7 +42,7 @@ impl DestinationLog {
             reminders: warn("more reminders of destinations that still fail"),
             recoveries: log.limit(Level::INFO, "more destinations accept messages again"),
             losses: warn("more messages of callers were not published"),
-            unconfirmed: warn("more requests were not confirmed"),
+            unconfirmed: warn("more messages of callers were not confirmed"),
         }
     }
 
@@ -56,7 +56,7 @@ impl DestinationLog {
         };
         if needs_repair(error) {
             tracing::error!(transport, %topic, %error, suppressed,
-                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it has room. Until then, messages of bindings wait for it, and calls fail");
+                "the destination refuses messages: check that the topic exists, that the bridge may write to it, and that it has room. Until then, messages of bindings wait for it, dead letters of core NATS are lost, and calls fail");
         } else {
             tracing::warn!(transport, %topic, %error, suppressed,
                 "the destination is temporarily unavailable: lanes wait and retry");
@@ -133,7 +133,7 @@ impl DestinationLog {
         }
     }
 
-    /// Counts and logs a request that its bus has not confirmed, and that is not sent again.
+    /// Counts and logs a copy that its bus has not confirmed, and that is not sent again.
     pub(super) fn unconfirmed(&self, buses: &Buses, copy: &Outgoing, error: &TransportError) {
         let Some(bus) = buses.get(copy.bus) else {
             return;
@@ -143,7 +143,7 @@ impl DestinationLog {
             tracing::warn!(
                 transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
                 call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
-                "a request was not confirmed: it may not have arrived, and is not sent again"
+                "a message of a caller was not confirmed: it may not have arrived, and is not sent again"
             );
         }
     }
