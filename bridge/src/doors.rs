@@ -17,6 +17,7 @@ mod door;
 pub(crate) mod eventmesh;
 pub(crate) mod mcp;
 pub(crate) mod permit;
+mod public_url;
 mod rpc;
 pub(crate) mod workflows;
 
@@ -31,7 +32,8 @@ use axum::routing::any;
 use tower::ServiceExt as _;
 use tower_http::cors::{AllowHeaders, CorsLayer};
 
-pub(crate) use self::door::{Door, StateLines};
+pub(crate) use self::door::{Door, DoorSettings, StateLines};
+pub(crate) use self::public_url::PublicUrl;
 pub(crate) use self::rpc::unit::kind_of_sent;
 
 /// How long a browser may remember which requests a web page may send.
@@ -48,7 +50,7 @@ pub(crate) struct Mounted {
 
 /// The HTTP listener: `POST /rpc`, `POST /rpc/{agent}` and the mounted routes.
 pub(crate) fn router(door: Door, mounted: Mounted) -> Router {
-    let origins = door.allowed_origins.clone();
+    let (origins, public_url) = (door.allowed_origins.clone(), door.public_url.clone());
     let door = Arc::new(door);
     let router = Router::new()
         .route("/rpc", any(rpc::to_any_agent))
@@ -57,7 +59,8 @@ pub(crate) fn router(door: Door, mounted: Mounted) -> Router {
         .merge(mounted.router);
     let not_found = any(rpc::not_found).with_state(door);
     let exact = router.clone().fallback_service(not_found);
-    let router = router.fallback(move |request| without_slash(exact.clone(), request));
+    let router =
+        router.fallback(move |request| elsewhere(exact.clone(), public_url.clone(), request));
     if origins.is_empty() {
         return router;
     }
@@ -71,10 +74,13 @@ pub(crate) fn router(door: Door, mounted: Mounted) -> Router {
     router.layer(pages)
 }
 
-/// Serves a path that has no route: with a slash at its end, as the path without it.
-async fn without_slash(exact: Router, mut request: Request<Body>) -> Response {
+/// Serves a path that has no route: without the path of the public URL, and without a slash at its end.
+async fn elsewhere(exact: Router, public_url: PublicUrl, mut request: Request<Body>) -> Response {
     let path = request.uri().path();
-    let shorter = path.strip_suffix('/').filter(|path| !path.is_empty());
+    let below = public_url.path_from(path);
+    let known = below.as_deref().unwrap_or(path);
+    let known = known.strip_suffix('/').unwrap_or(known);
+    let shorter = (known.len() < path.len() && !known.is_empty()).then_some(known);
     let shorter = shorter.and_then(|path| {
         let query = request.uri().query().map(|query| format!("?{query}"));
         let target = format!("{path}{}", query.unwrap_or_default());

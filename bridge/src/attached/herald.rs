@@ -94,8 +94,8 @@ impl Herald {
         );
     }
 
-    /// Announces the agent periodically. `announced` is the card as it was last announced, even if that is not confirmed
-    /// yet; `None` while it cannot be shown.
+    /// Announces the agent periodically. `announced` is the card as it was last announced, even if that is not
+    /// confirmed yet; `None` while it cannot be shown.
     async fn announce_always(
         &self,
         can_be_shown: impl Fn(&Registry) -> bool,
@@ -163,6 +163,7 @@ impl Herald {
             expires: None,
             unit: None,
             dead_letter: None,
+            may_have_arrived: false,
         };
         self.publisher.once(&copy, None).await
     }

@@ -73,6 +73,7 @@ use crate::clock;
 use crate::http::negotiate;
 use crate::http::respond::{json_response, refusal};
 use crate::metrics::HttpPath;
+use crate::readiness::Phase;
 use crate::registry::Agents;
 
 /// A document that clients can read.
@@ -182,6 +183,13 @@ impl Page {
         })
     }
 
+    fn wrong_method(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "use GET, POST, PUT or DELETE for this path",
+            _ => "use GET for this path",
+        }
+    }
+
     /// The request headers that its content depends on: URLs in it contain the host, and the list of agents is a stream
     /// for clients that accept only that.
     fn varies_by(&self) -> HeaderValue {
@@ -198,7 +206,7 @@ impl A2a {
     fn read(&self, page: &Page, request: &Request<Body>) -> Result<Response, Refusal> {
         let _charge = self.door.check_in(request)?;
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let failure = Failure::new(Reason::InvalidRequest, "use GET for this path");
+            let failure = Failure::new(Reason::InvalidRequest, page.wrong_method());
             return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
         }
         let reader = permit(request.extensions(), Action::ReadCards)
@@ -231,8 +239,8 @@ impl A2a {
                 entry["card"] = self.card(name, &base)?;
                 entry
             }
-            Page::Health => return Ok(uncached(&self.health())),
-            Page::Capabilities => return Ok(uncached(&self.capabilities())),
+            Page::Health => return Ok(self.health()),
+            Page::Capabilities => return Ok(uncached(StatusCode::OK, &self.capabilities())),
         };
         let changed = agents.changed().unwrap_or(self.changed);
         let budget = self.door.client_budget(request.extensions());
@@ -262,16 +270,25 @@ impl A2a {
         Ok(entry)
     }
 
-    fn health(&self) -> Value {
+    /// Proxies check it, and must not send requests to a bridge that is not ready for them.
+    fn health(&self) -> Response {
         let agents = self.settings.registry.now();
         let names = agents.names();
-        json!({
-            "status": "healthy",
+        let report = self.door.readiness.report();
+        let (code, status) = match (report.ready, report.phase) {
+            (true, _) => (StatusCode::OK, "healthy"),
+            (false, Phase::Starting) => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
+            (false, Phase::Running) => (StatusCode::SERVICE_UNAVAILABLE, "unhealthy"),
+            (false, Phase::Draining) => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        };
+        let document = json!({
+            "status": status,
             "protocol": "A2A",
             "version": card::PROTOCOL_VERSION,
             "agents": names,
             "timestamp": crate::clock::rfc3339(crate::clock::now()).as_str(),
-        })
+        });
+        uncached(code, &document)
     }
 
     fn capabilities(&self) -> Value {
@@ -295,6 +312,6 @@ fn unknown(name: &str, agents: &Agents) -> Refusal {
     )
 }
 
-fn uncached(document: &Value) -> Response {
-    json_response(StatusCode::OK, Bytes::from(document.to_string()))
+fn uncached(status: StatusCode, document: &Value) -> Response {
+    json_response(status, Bytes::from(document.to_string()))
 }

@@ -37,6 +37,8 @@ pub(crate) fn router(door: AdminDoor) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(door.hosts.clone(), check_host))
         .with_state(door)
 }
@@ -47,6 +49,15 @@ async fn check_host(State(hosts): State<Hosts>, request: Request, next: Next) ->
         Ok(()) => next.run(request).await,
         Err(wrong) => (wrong.status(), format!("{wrong}\n")).into_response(),
     }
+}
+
+async fn not_found() -> (StatusCode, &'static str) {
+    let text = "this listener serves /healthz, /readyz and /metrics; send calls to http.listen\n";
+    (StatusCode::NOT_FOUND, text)
+}
+
+async fn wrong_method() -> (StatusCode, &'static str) {
+    (StatusCode::METHOD_NOT_ALLOWED, "use GET for this path\n")
 }
 
 async fn healthz() -> Response {
@@ -66,6 +77,8 @@ async fn readyz(State(door): State<AdminDoor>) -> Response {
 }
 
 async fn metrics(State(door): State<AdminDoor>) -> Response {
+    let report = door.readiness.report();
+    door.metrics.readiness(report.ready, report.degraded.len());
     match door.metrics.render() {
         Ok(text) => ([(CONTENT_TYPE, METRICS_TYPE)], text).into_response(),
         Err(error) => defect(&error),
@@ -168,9 +181,47 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_wrong_path_or_method_is_refused_with_what_is_served() {
+        let (status, text) = get_text(&door(), "/rpc").await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert!(text.contains("/readyz"), "{text}");
+        let request = Request::post("/readyz").header("host", "localhost");
+        let request = request.body(Body::empty()).unwrap();
+        let refused = router(door()).oneshot(request).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert!(refused.headers().contains_key("allow"));
+        let text = to_bytes(refused.into_body(), usize::MAX).await.unwrap();
+        assert_eq!(text, "use GET for this path\n");
+    }
+
+    #[tokio::test]
     async fn metrics_are_scraped_as_text() {
         let (status, body) = get_text(&door(), "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert!(body.contains("# HELP a2abus_pending_calls "), "{body}");
+    }
+
+    #[tokio::test]
+    async fn metrics_show_what_readyz_reports() {
+        let door = door();
+        let shown = async |ready: u8, degraded: u8| {
+            let (_, body) = get_text(&door, "/metrics").await;
+            for line in [
+                format!("\na2abus_ready {ready}\n"),
+                format!("\na2abus_degraded {degraded}\n"),
+            ] {
+                assert!(body.contains(&line), "{line}\n{body}");
+            }
+        };
+        shown(0, 0).await;
+        door.readiness.started();
+        door.readiness.degraded("state tasks", "disk full".into());
+        shown(1, 1).await;
+        door.readiness
+            .set("transport kafka", Err("no broker answers".into()));
+        shown(0, 1).await;
+        door.readiness.set("transport kafka", Ok(()));
+        door.readiness.restored("state tasks");
+        shown(1, 0).await;
     }
 }

@@ -11,11 +11,13 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tracing::Level;
 
+use super::public_url::PublicUrl;
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::bus::headers::PassedHeaders;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::calls::{CallError, Calls};
+use crate::config::McpConfig;
 use crate::http::body::{self, BodyError};
 use crate::http::respond::refusal;
 use crate::http::{Hosts, Peer, hosts, negotiate};
@@ -43,12 +45,25 @@ pub(crate) struct Door {
     pub(crate) registry: Arc<Registry>,
     /// The request headers that are passed to the agent.
     pub passed: PassedHeaders,
+    /// The URL for clients.
+    pub public_url: PublicUrl,
     /// How long the whole body may take to arrive.
     pub body_timeout: Duration,
     /// The answers to requests with an idempotency key.
     pub(crate) results: Arc<Results>,
     /// The log lines about requests that fail because of the state.
     pub(crate) state_lines: StateLines,
+}
+
+/// The settings of the HTTP listener that other parts of the bridge do not need.
+#[derive(Debug)]
+pub(crate) struct DoorSettings {
+    /// The request headers that are passed to the agent.
+    pub passed: PassedHeaders,
+    /// The URL for clients.
+    pub public_url: PublicUrl,
+    /// Those of the MCP interface.
+    pub mcp: McpConfig,
 }
 
 /// The limits of the log lines about requests that fail because of the state.
@@ -155,16 +170,19 @@ impl Door {
         })
     }
 
-    /// Whether a request comes from no web page, from a page of a listed origin, or from a page of this server. If only
-    /// `*` admits the host, the host may be a page's own DNS name for this address, so it does not count as this
-    /// server.
+    /// Whether a request comes from no web page, from a page of a listed origin, or from a page of this server: its
+    /// origin is that of the public URL, or has the host of the request. If only `*` admits the host, the host may be
+    /// the DNS name that a hostile page uses for this address, so it does not count as this server.
     fn allows_origin(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let is_own = |origin: &HeaderValue| {
-            let (_, host) = origin.to_str().ok()?.split_once("://")?;
+            let (scheme, host) = origin.to_str().ok()?.split_once("://")?;
+            if self.public_url.has_origin(scheme, host) {
+                return Some(true);
+            }
             let authority = hosts::authority(uri, headers).ok()??;
-            Some(
-                host.eq_ignore_ascii_case(authority.as_str()) && self.hosts.names(authority.host()),
-            )
+            let bare = |authority| hosts::without_default_port(scheme, authority);
+            let is_same = bare(host).eq_ignore_ascii_case(bare(authority.as_str()));
+            Some(is_same && self.hosts.names(authority.host()))
         };
         let mut origins = headers.get_all(ORIGIN).iter();
         origins
@@ -184,8 +202,7 @@ impl Door {
         if self.allows_origin(uri, headers) {
             return Ok(());
         }
-        let message =
-            "web pages of this origin may not send requests: list it in http.allowed_origins";
+        let message = "web pages of this origin may not send requests: list it in http.allowed_origins, or, if it is the origin of this server behind a proxy, in a2a.public_url";
         let failure = Failure::new(Reason::InvalidRequest, message);
         Err((StatusCode::FORBIDDEN, failure))
     }
@@ -248,8 +265,7 @@ impl Door {
                         "the body is larger than {limit} bytes (limits.max_bytes); send less at a time"
                     ),
                 };
-                let failure = Failure::new(Reason::Exhausted, message);
-                (StatusCode::PAYLOAD_TOO_LARGE, failure)
+                (StatusCode::PAYLOAD_TOO_LARGE, Failure::too_large(message))
             }
             BodyError::NoRoom => {
                 let failure = Failure::call(&CallError::Exhausted(BudgetExhausted.into()));
@@ -257,12 +273,14 @@ impl Door {
             }
             BodyError::TooSlow => {
                 let millis = self.body_timeout.as_millis();
-                let message = format!("the body did not arrive within {millis} ms");
+                let message =
+                    format!("the body did not arrive within {millis} ms (http.header_timeout)");
                 let failure = Failure::new(Reason::Timeout, message);
                 (StatusCode::REQUEST_TIMEOUT, failure)
             }
             BodyError::Broken => {
-                let failure = Failure::new(Reason::Parse, "the body was cut off");
+                let message = "the body was cut off, or its framing is not valid";
+                let failure = Failure::new(Reason::Parse, message);
                 (StatusCode::BAD_REQUEST, failure)
             }
         }
@@ -313,8 +331,8 @@ pub(super) fn charged(budget: &ClientBudget, document: Bytes) -> Result<Bytes, F
     charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))
 }
 
-/// The same for a document that cannot be read in parts: one that exceeds the share of its client is charged too, if the
-/// client has no other one, see [`ClientBudget::hold_large`].
+/// The same for a document that cannot be read in parts: one that exceeds the share of its client is charged too, if
+/// the client has no other one, see [`ClientBudget::hold_large`].
 pub(super) fn charged_large(budget: &ClientBudget, document: Bytes) -> Result<Bytes, Failure> {
     let charged = budget.hold_large(document);
     charged.map_err(|spent| Failure::call(&CallError::Exhausted(spent.into())))

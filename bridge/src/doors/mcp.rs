@@ -24,6 +24,7 @@ mod answer;
 mod continued;
 mod envelope;
 mod handshake;
+mod inputs;
 mod legacy;
 mod listen;
 mod places;

@@ -181,7 +181,7 @@ async fn admit_request(
 /// All other paths.
 pub(super) async fn not_found(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
     let status = StatusCode::NOT_FOUND;
-    let message = "nothing is served at this path: send JSON-RPC to POST /rpc or /rpc/{agent}, MCP to /mcp or /mcp/agents/{agent}, and A2A, if there are agents, to POST /a2a or /a2a/agents/{agent}";
+    let message = "nothing is served at this path: send JSON-RPC to POST /rpc or /rpc/{agent}, MCP to /mcp or /mcp/agents/{agent}, and A2A, if there are agents, to POST /a2a or /a2a/agents/{agent}, or as HTTP+JSON to /message:send and /tasks, also below /a2a/agents/{agent}; /healthz, /readyz and /metrics are at the address of admin.listen";
     let failure = Failure::new(Reason::InvalidRequest, message);
     door.metrics.http_request(HttpPath::Other, status);
     refusal(
@@ -278,10 +278,7 @@ pub(super) fn check_amplification(
     let message = format!(
         "each of the {units} requests of this batch is sent with {size} bytes of headers, in total more than {limit} bytes; send fewer requests at a time, or fewer headers"
     );
-    Err((
-        StatusCode::PAYLOAD_TOO_LARGE,
-        Failure::new(Reason::Exhausted, message),
-    ))
+    Err((StatusCode::PAYLOAD_TOO_LARGE, Failure::too_large(message)))
 }
 
 fn read_head(
@@ -295,7 +292,8 @@ fn read_head(
         let failure = Failure::new(Reason::InvalidRequest, "send requests with POST");
         return Err((StatusCode::METHOD_NOT_ALLOWED, failure));
     }
-    // A message of an MCP client may be what a call in progress waits for; it is read first. With a key it is a request.
+    // A message of an MCP client may be what a call in progress waits for; it is read first. With a key it is a
+    // request.
     let is_mcp = matches!(endpoint.path, HttpPath::Mcp | HttpPath::McpAgent);
     if !is_mcp || head.headers.contains_key(IDEMPOTENCY_KEY) {
         door.check_running()?;
@@ -354,7 +352,7 @@ fn accepts_of(headers: &HeaderMap) -> Result<Accepts, Refusal> {
 
 fn timeout_of(headers: &HeaderMap) -> Result<Option<Duration>, Refusal> {
     negotiate::timeout(headers).map_err(|negotiate::BadTimeout| {
-        let message = "X-A2A-Timeout must be a positive integer of milliseconds";
+        let message = "X-A2A-Timeout must be one positive integer of milliseconds";
         let failure = Failure::new(Reason::InvalidParams, message);
         (StatusCode::BAD_REQUEST, failure)
     })

@@ -54,7 +54,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::any;
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, StatusCode};
 
 pub(crate) use self::answer::EXPOSED;
 
@@ -171,8 +171,7 @@ impl RestState {
         body: Body,
     ) -> Result<Response, Problem> {
         // Web pages must not use their visitors' position in the network, as for all other doors.
-        let origin = head.headers.get(header::ORIGIN);
-        if origin.is_some_and(|origin| !self.door.allowed_origins.contains(origin)) {
+        if self.door.check_origin(&head.uri, &head.headers).is_err() {
             return Err(Problem::foreign_origin());
         }
         permit(&head.extensions, Action::Execute)

@@ -31,6 +31,7 @@ use super::streams::{ConnectionActivity, Stream, Streams};
 use crate::budget::{Budget, ClientBudget};
 use crate::log_limit::LogLimit;
 use crate::metrics::Metrics;
+use crate::restart::chain;
 use crate::shares::Share;
 
 /// Bounds on the connections of one listener.
@@ -101,6 +102,13 @@ enum End {
     CutOff,
 }
 
+/// The first bytes of a connection.
+#[derive(Debug, Clone, Copy)]
+struct FirstBytes {
+    bytes: [u8; PEEKED],
+    length: usize,
+}
+
 /// Checks whether a connection is idle, stalled or asked to close.
 struct ConnectionMonitor {
     streams: Arc<Streams>,
@@ -119,6 +127,14 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_HEAD_BYTES: u32 = 64 << 10;
 /// The first bytes of an HTTP/2 connection. No HTTP/1 request begins with them. Source: RFC 9113 section 3.4.
 const HTTP_2: &[u8] = b"PRI ";
+/// The first bytes of a TLS handshake. Source: RFC 8446 section 5.1.
+const TLS: &[u8] = &[22, 3];
+/// The first bytes of the PROXY protocol, versions 1 and 2.
+const PROXY: [&[u8; PEEKED]; 2] = [b"PROXY", b"\r\n\r\n\0"];
+/// How many bytes show what a client speaks.
+const PEEKED: usize = 5;
+/// Why a connection is closed whose requests hyper cannot read.
+const MALFORMED: &str = "malformed";
 /// Maximum number of concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
 /// The HTTP/2 flow-control windows of one request and of a connection, in bytes.
@@ -162,12 +178,13 @@ pub(super) async fn serve_connection(
         )
     });
     // Bytes that have arrived count before a deadline: after the process stood still, both are ready.
-    let builder = tokio::select! {
+    let first = tokio::select! {
         biased;
-        builder = builder_for(&stream, shared.bounds) => builder,
+        first = FirstBytes::of(&stream) => first,
         () = idle_grace.as_mut() => return,
         end = watch.end() => return shared.note_end(peer, &end),
     };
+    let builder = first.builder(shared.bounds);
     let io = TokioIo::new(Stalling::new(stream, WRITE_TIMEOUT, has_unsent));
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut open = true;
@@ -175,7 +192,7 @@ pub(super) async fn serve_connection(
         tokio::select! {
             biased;
             ended = connection.as_mut() => {
-                return ended.unwrap_or_else(|error| shared.note_error(peer, &*error));
+                return ended.unwrap_or_else(|error| shared.note_error(peer, &*error, first));
             }
             () = idle_grace.as_mut(), if open => {
                 open = false;
@@ -214,8 +231,8 @@ impl Peer {
 // === impl Ending ===
 
 impl Ending {
-    /// The same for one connection. Checking a token takes its lock, and every request checks it. So each connection has
-    /// child tokens.
+    /// The same for one connection. Checking a token takes its lock, and every request checks it. So each connection
+    /// has child tokens.
     fn of_connection(&self) -> Self {
         Self {
             farewell: self.farewell.child_token(),
@@ -241,7 +258,7 @@ impl Shared {
     /// Counts and logs why the bridge ends a connection. One that is cut off was counted when it was asked to end.
     fn note_end(&self, peer: SocketAddr, end: &End) {
         match end {
-            End::Now(why) => self.note_closed(peer, why),
+            End::Now(why) => self.note_closed(peer, why, None),
             // An idle client has done nothing wrong.
             End::Gracefully(why) => {
                 self.metrics.connection_closed(self.name, why);
@@ -252,18 +269,25 @@ impl Shared {
     }
 
     /// Counts and logs a connection that ended with an error, if the bridge ended it.
-    fn note_error(&self, peer: SocketAddr, error: &(dyn Error + 'static)) {
+    fn note_error(&self, peer: SocketAddr, error: &(dyn Error + 'static), first: FirstBytes) {
         match error.downcast_ref().map(end_of) {
+            Some(Some(End::Now(why))) => {
+                let error = match first.hint().filter(|_| why == MALFORMED) {
+                    Some(hint) => hint.to_owned(),
+                    None => chain(error),
+                };
+                self.note_closed(peer, why, Some(&error));
+            }
             Some(Some(end)) => self.note_end(peer, &end),
             _ => tracing::debug!(error, "a connection ended early"),
         }
     }
 
-    /// Counts and logs a connection that the bridge closes.
-    pub(super) fn note_closed(&self, peer: SocketAddr, why: &'static str) {
+    /// Counts and logs a connection that the bridge closes, with what is wrong with its requests.
+    pub(super) fn note_closed(&self, peer: SocketAddr, why: &'static str, error: Option<&str>) {
         self.metrics.connection_closed(self.name, why);
         if let Some(suppressed) = self.closed.allow() {
-            tracing::warn!(door = self.name, %peer, why, suppressed, "a connection was closed");
+            tracing::warn!(door = self.name, %peer, why, error, suppressed, "a connection was closed");
         }
     }
 }
@@ -372,7 +396,7 @@ fn end_of(error: &hyper::Error) -> Option<End> {
         return Some(End::Now("head_too_large"));
     }
     if error.is_parse() {
-        return Some(End::Now("malformed"));
+        return Some(End::Now(MALFORMED));
     }
     let mut causes = successors(error.source(), |&cause| cause.source());
     if causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_stall)) {
@@ -386,7 +410,7 @@ fn end_of(error: &hyper::Error) -> Option<End> {
     match cause.reason() {
         _ if !cause.is_library() => None,
         Some(h2::Reason::ENHANCE_YOUR_CALM) => Some(End::Now("flood")),
-        _ => Some(End::Now("malformed")),
+        _ => Some(End::Now(MALFORMED)),
     }
 }
 
@@ -413,22 +437,47 @@ async fn answer(
     Ok(response.map(|body| stream.watch(body)))
 }
 
-/// The builder for the HTTP version of a client, which its first bytes show.
-///
-/// Hyper can also detect the version, but then it reads the first bytes into a separate buffer, and takes 16 KiB
-/// instead of 8 KiB to read the rest.
-async fn builder_for(stream: &TcpStream, bounds: ConnectionBounds) -> Builder<TokioExecutor> {
-    let mut first = [0; HTTP_2.len()];
-    // An error occurs again when the connection is read.
-    let length = stream.peek(&mut first).await.unwrap_or_default();
-    let first = first.get(..length).unwrap_or_default();
-    let builder = builder(bounds);
-    if first == HTTP_2 {
-        builder.http2_only()
-    } else if HTTP_2.starts_with(first) {
-        builder
-    } else {
-        builder.http1_only()
+// === impl FirstBytes ===
+
+impl FirstBytes {
+    /// Waits for them.
+    async fn of(stream: &TcpStream) -> Self {
+        let mut bytes = [0; PEEKED];
+        // An error occurs again when the connection is read.
+        let length = stream.peek(&mut bytes).await.unwrap_or_default();
+        Self { bytes, length }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+
+    /// The builder for the HTTP version of the client.
+    ///
+    /// Hyper can also detect the version, but then it reads the first bytes into a separate buffer, and takes 16 KiB
+    /// instead of 8 KiB to read the rest.
+    fn builder(&self, bounds: ConnectionBounds) -> Builder<TokioExecutor> {
+        let builder = builder(bounds);
+        if self.bytes().starts_with(HTTP_2) {
+            builder.http2_only()
+        } else if HTTP_2.starts_with(self.bytes()) {
+            builder
+        } else {
+            builder.http1_only()
+        }
+    }
+
+    /// Why hyper cannot read the requests, if the client speaks another protocol.
+    fn hint(&self) -> Option<&'static str> {
+        if self.bytes().starts_with(TLS) {
+            return Some(
+                "the client speaks TLS, but this listener has no TLS: let the client use http",
+            );
+        }
+        let is_proxy = PROXY.iter().any(|version| self.bytes() == *version);
+        is_proxy.then_some(
+            "the client sends the PROXY protocol, which this listener does not support: switch it off in the proxy",
+        )
     }
 }
 
@@ -457,6 +506,24 @@ mod tests {
     use tokio::io::{AsyncWriteExt as _, duplex};
 
     use super::*;
+
+    #[test]
+    fn a_client_of_another_protocol_is_recognised() {
+        let hint = |bytes: &[u8]| {
+            let mut first = FirstBytes {
+                bytes: [0; PEEKED],
+                length: bytes.len(),
+            };
+            first.bytes[..bytes.len()].copy_from_slice(bytes);
+            first.hint().unwrap_or_default()
+        };
+        assert!(hint(&[22, 3, 1, 2, 0]).contains("TLS"));
+        assert!(hint(b"PROXY").contains("PROXY"));
+        assert!(hint(b"\r\n\r\n\0").contains("PROXY"));
+        for http in [&b""[..], b"\r\n\r\nG", b"PRI *", b"POST ", b"PROX"] {
+            assert_eq!(hint(http), "", "{http:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_whose_peer_stops_reading_ends_as_stalled() {

@@ -20,6 +20,11 @@ pub(crate) enum WrongHost {
     /// It does not name exactly one host.
     #[error("the request must have one Host header, with the name or the address of this server")]
     NotOne,
+    /// What it names is not a host with an optional port.
+    #[error(
+        "the Host of the request is not valid: expected the name or the address of this server, and optionally a port"
+    )]
+    Invalid,
     /// It names another host.
     #[error("the host {0:?} is not allowed: add it to {1}")]
     Other(String, &'static str),
@@ -30,7 +35,7 @@ pub(crate) enum WrongHost {
 impl WrongHost {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Self::NotOne => StatusCode::BAD_REQUEST,
+            Self::NotOne | Self::Invalid => StatusCode::BAD_REQUEST,
             Self::Other(..) => StatusCode::MISDIRECTED_REQUEST,
         }
     }
@@ -90,14 +95,23 @@ pub(crate) fn authority(uri: &Uri, headers: &HeaderMap) -> Result<Option<Authori
     match (uri.authority(), named.next(), named.next()) {
         (_, _, Some(_)) => Err(WrongHost::NotOne),
         (Some(authority), _, None) if is_host_and_port(authority) => Ok(Some(authority.clone())),
-        (Some(_), _, None) => Err(WrongHost::NotOne),
+        (Some(_), _, None) => Err(WrongHost::Invalid),
         (None, Some(host), None) => {
             let authority = host.to_str().ok().and_then(|host| host.parse().ok());
             let authority = authority.filter(is_host_and_port);
-            authority.map(Some).ok_or(WrongHost::NotOne)
+            authority.map(Some).ok_or(WrongHost::Invalid)
         }
         (None, None, None) => Ok(None),
     }
+}
+
+/// An authority without the port that its scheme has by default. Browsers leave it out of origins.
+pub(crate) fn without_default_port<'a>(scheme: &str, authority: &'a str) -> &'a str {
+    let port = match scheme {
+        "https" => ":443",
+        _ => ":80",
+    };
+    authority.strip_suffix(port).unwrap_or(authority)
 }
 
 /// Whether it consists of a host and, optionally, a port. Cards contain it. Source: RFC 9110 section 7.2.
@@ -170,6 +184,6 @@ mod tests {
         assert!(check(&[], "http://evil.example/rpc", &["localhost"]).is_err());
         assert_eq!(check(&[], "/rpc", &[]), Err(WrongHost::NotOne));
         assert_eq!(check(&[], "/rpc", &["a", "a"]), Err(WrongHost::NotOne));
-        assert_eq!(check(&[], "/rpc", &["a b"]), Err(WrongHost::NotOne));
+        assert_eq!(check(&[], "/rpc", &["a b"]), Err(WrongHost::Invalid));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use a2abus_plugin::json::BYTE_ORDER_MARK;
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::Body;
@@ -83,7 +84,10 @@ where
                 }
                 None => {
                     self.is_over = true;
-                    let document = self.document.split().freeze();
+                    let mut document = self.document.split().freeze();
+                    if document.starts_with(BYTE_ORDER_MARK) {
+                        document.advance(BYTE_ORDER_MARK.len());
+                    }
                     self.ready
                         .extend((!document.is_empty()).then_some(document));
                 }
@@ -112,4 +116,25 @@ fn innermost(error: &dyn std::error::Error) -> String {
         innermost = cause;
     }
     innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_byte_order_mark_is_no_part_of_a_document() {
+        for (body, expected) in [
+            ("\u{feff}{}", Some("{}")),
+            ("{}", Some("{}")),
+            ("\u{feff}", None),
+        ] {
+            let response = Response::new(Full::<Bytes>::from(body));
+            let mut messages = Messages::<Full<Bytes>>::of(response, 100);
+            let message = messages.next().await.unwrap();
+            assert_eq!(message.as_deref(), expected.map(str::as_bytes), "{body:?}");
+        }
+    }
 }

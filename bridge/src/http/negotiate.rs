@@ -35,7 +35,7 @@ pub(crate) enum Accepts {
     Both,
 }
 
-/// An `X-A2A-Timeout` that is not a positive integer.
+/// An `X-A2A-Timeout` that is not one positive integer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadTimeout;
 
@@ -180,9 +180,13 @@ fn is_json_type(main: &str, sub: &str) -> bool {
 
 /// The caller's timeout, if it sends one.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, BadTimeout> {
-    let Some(value) = headers.get(&TIMEOUT_HEADER) else {
+    let mut values = headers.get_all(&TIMEOUT_HEADER).iter();
+    let Some(value) = values.next() else {
         return Ok(None);
     };
+    if values.next().is_some() {
+        return Err(BadTimeout);
+    }
     let digits = value.to_str().map_err(|_| BadTimeout)?.trim();
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(BadTimeout);
@@ -312,6 +316,9 @@ mod tests {
         for bad in ["0", "000", "-1", "+1", "1.5", "1s", "", "ten"] {
             check(bad, Err(BadTimeout));
         }
+        let mut twice = headers("x-a2a-timeout", "1");
+        twice.append(&TIMEOUT_HEADER, HeaderValue::from_static("2"));
+        assert_eq!(timeout(&twice), Err(BadTimeout));
     }
 
     #[test]

@@ -113,7 +113,7 @@ pub(crate) async fn serve(listener: Listener) {
             () = make_room(&shared), if next.is_some() => {}
             (stream, peer) = accept(&socket), if next.is_none() => match clients.take(&client(peer.ip())) {
                 Some(share) => next = Some((stream, peer, share)),
-                None => shared.note_closed(peer, "too_many"),
+                None => shared.note_closed(peer, "too_many", None),
             },
         }
     }
@@ -223,6 +223,16 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
     const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
+    /// At most this many connections, which may be idle for longer than a test takes.
+    fn patient(max_connections: usize) -> ConnectionBounds {
+        ConnectionBounds {
+            header_timeout: Duration::from_secs(600),
+            idle_timeout: Duration::from_secs(600),
+            max_connections,
+            ..BOUNDS
+        }
+    }
+
     struct Server {
         address: SocketAddr,
         farewell: CancellationToken,
@@ -322,6 +332,14 @@ mod tests {
         timeout(SOON, reports.recv()).await.unwrap().unwrap()
     }
 
+    /// A client whose request waits in a hanging route.
+    async fn waiting(server: &Server, reports: &mut mpsc::Receiver<&'static str>) -> TcpStream {
+        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
+        let client = send(server, request).await;
+        assert_eq!(next(reports).await, "begun");
+        client
+    }
+
     #[tokio::test]
     async fn a_client_that_goes_away_drops_its_waiting_request() {
         let (router, mut reports) = hanging();
@@ -410,9 +428,7 @@ mod tests {
             ..BOUNDS
         };
         let server = start(router, bounds).await;
-        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-        let first = send(&server, request).await;
-        assert_eq!(next(&mut reports).await, "begun");
+        let first = waiting(&server, &mut reports).await;
         let mut second = send(&server, GET).await;
         let early = timeout(Duration::from_millis(200), second.read_u8()).await;
         assert!(early.is_err(), "the second connection waits for the first");
@@ -424,16 +440,8 @@ mod tests {
     async fn a_connection_without_a_request_makes_room_for_one_that_waits() {
         let (router, mut reports) = hanging();
         let router = router.route("/", get(|| async { "served" }));
-        let bounds = ConnectionBounds {
-            header_timeout: Duration::from_secs(600),
-            idle_timeout: Duration::from_secs(600),
-            max_connections: 3,
-            ..BOUNDS
-        };
-        let server = start(router, bounds).await;
-        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-        let busy = send(&server, request).await;
-        assert_eq!(next(&mut reports).await, "begun");
+        let server = start(router, patient(3)).await;
+        let busy = waiting(&server, &mut reports).await;
         let silent = send(&server, b"").await;
         let mut idle = send(&server, GET).await;
         read_head(&mut idle).await;
@@ -460,13 +468,7 @@ mod tests {
         let router = Router::new()
             .route("/", get(|| async { "served" }))
             .route("/read", post(|body: String| async { body }));
-        let bounds = ConnectionBounds {
-            header_timeout: Duration::from_secs(600),
-            idle_timeout: Duration::from_secs(600),
-            max_connections: 1,
-            ..BOUNDS
-        };
-        let server = start(router, bounds).await;
+        let server = start(router, patient(1)).await;
         let request = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nbo";
         let mut unfinished = send(&server, request).await;
         let mut new = send(&server, GET).await;
@@ -628,9 +630,7 @@ mod tests {
     async fn dropping_the_server_ends_the_remaining_connections() {
         let (router, mut reports) = hanging();
         let server = start(router, BOUNDS).await;
-        let request = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-        let mut client = send(&server, request).await;
-        assert_eq!(next(&mut reports).await, "begun");
+        let mut client = waiting(&server, &mut reports).await;
         server.shutdown.cancel();
         server.serving.abort();
         assert_eq!(next(&mut reports).await, "dropped");

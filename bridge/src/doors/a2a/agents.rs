@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use a2abus_plugin::Text;
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::dialect::Dialect;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -86,6 +87,7 @@ pub(super) async fn delete(
 
 /// Reads a request body, which is a JSON object.
 pub(in crate::doors) fn read_body<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
     object::from_slice(body).map_err(|error| match error.classify() {
         // The text may be JSON of another type: then it is a syntax error, too.
         Category::Syntax | Category::Eof if serde_json::from_slice::<IgnoredAny>(body).is_err() => {

@@ -10,7 +10,8 @@
 //! | `GET` or `DELETE /tasks/{id}/pushNotificationConfigs/{config}` | read or remove one |
 //! | `GET /extendedAgentCard`, in A2A 0.3 `GET /v1/card` | the card |
 //!
-//! Paths that begin with `/v1` are those of A2A 0.3. A tenant, as the first segment at the URL of the server, is an agent.
+//! Paths that begin with `/v1` are those of A2A 0.3. A tenant, as the first segment at the URL of the server, is an
+//! agent.
 //!
 //! Source: docs/protocols/a2a.md §10; A2A 1.0 section 11, A2A 0.3 section 3.2.3.
 
@@ -18,6 +19,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Text, Unit};
 use axum::Router;
@@ -26,7 +28,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use axum::routing::any;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use http::request::Parts;
@@ -229,9 +231,12 @@ async fn respond(
     common: Common,
     parsed: RestRequest,
     parts: Parts,
-    payload: Bytes,
+    mut payload: Bytes,
 ) -> Result<Response, Refusal> {
     let a2a = &a2a;
+    if payload.starts_with(BYTE_ORDER_MARK) {
+        payload.advance(BYTE_ORDER_MARK.len());
+    }
     let version = Version::of(&parts);
     let dialect = match (&version, parsed.dialect) {
         // A client of 1.0 may use a URL that ends with /v1.

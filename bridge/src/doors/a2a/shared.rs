@@ -15,6 +15,7 @@ use super::webhooks::PushSettings;
 use crate::calls::failure::{Failure, Reason};
 use crate::config::{A2aConfig, Config};
 use crate::doors::door::{Door, Refusal};
+use crate::doors::public_url::PublicUrl;
 use crate::http::hosts;
 use crate::registry::Registry;
 use crate::tasks::Tasks;
@@ -28,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) tasks: Arc<Tasks>,
     /// The name of this bridge, and so of the server in its card.
     pub(crate) instance: Text,
+    /// The base of URLs in cards, instead of the host of the request.
+    pub(crate) public_url: PublicUrl,
     /// Other settings that a reload replaces.
     pub(crate) live: Arc<ArcSwap<LiveSettings>>,
     /// The webhooks of tasks, if clients may set them.
@@ -39,8 +42,6 @@ pub(crate) struct Settings {
 /// A snapshot of the settings.
 #[derive(Debug)]
 pub(crate) struct LiveSettings {
-    /// The base of URLs in cards, instead of the host of the request.
-    pub(super) public_url: Option<String>,
     /// How long an agent may take to confirm a cancel.
     pub(super) cancel_timeout: Duration,
     /// The limits of a message.
@@ -72,7 +73,6 @@ impl LiveSettings {
     /// The limits of a configuration.
     pub(crate) fn new(config: &A2aConfig) -> Self {
         Self {
-            public_url: config.public_url.clone(),
             cancel_timeout: config.cancel_timeout.0,
             limits: PartLimits::new(config),
         }
@@ -98,6 +98,7 @@ impl Settings {
     /// Replaces the settings after a reload, except those of webhooks.
     pub(crate) fn replace(&self, config: &Config) {
         self.registry.relist(config);
+        self.public_url.replace(&config.a2a);
         self.live.store(Arc::new(LiveSettings::new(&config.a2a)));
         self.at_a_time.replace(&config.a2a);
     }
@@ -129,8 +130,8 @@ impl Settings {
 impl A2a {
     /// The base of URLs. The host of the request has already been checked against the configuration.
     pub(super) fn base(&self, uri: &Uri, headers: &HeaderMap) -> Result<String, Refusal> {
-        if let Some(url) = &self.settings.live.load().public_url {
-            return Ok(url.clone());
+        if let Some(url) = self.settings.public_url.get() {
+            return Ok(url.to_string());
         }
         let named = hosts::authority(uri, headers).ok().flatten();
         let authority = named.ok_or_else(|| {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::continued::Continued;
 use super::envelope::{ProtocolMode, is_object};
+use super::inputs::InputClient;
 use super::post::McpRequest;
 use super::revision::Revision;
 use super::rounds::Asked;
@@ -44,6 +45,14 @@ const CACHEABLE_METHODS: [&str; 5] = [
 ];
 
 type PartResult = Result<Part, CallError>;
+
+/// The form of an answer in the client's revision.
+struct AnswerForm {
+    mode: ProtocolMode,
+    is_cacheable: bool,
+    /// Set if the agent may ask the client for input.
+    inputs: Option<InputClient>,
+}
 
 // === impl McpRequest ===
 
@@ -118,7 +127,7 @@ impl McpRequest<'_> {
         let is_askable = self.mode.is_stateless() && self.abilities() != Abilities::default();
         let asked = called.as_ref().ok().filter(|_| is_askable);
         let asked = asked.map(|answer| Asked::new(&self, answer));
-        let (mode, is_cacheable) = (self.mode, CACHEABLE_METHODS.contains(&self.method.as_str()));
+        let form = AnswerForm::of(&self);
         let until_cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
         let parts = AnswerParts::of(called)
@@ -130,7 +139,7 @@ impl McpRequest<'_> {
                     }
                     (_, part) => Some(part),
                 };
-                ready(part.and_then(|part| shaped(part, mode, is_cacheable)))
+                ready(part.and_then(|part| form.of_part(part)))
             })
             // The request can be cancelled until its answer ends.
             .inspect(move |_| {
@@ -307,6 +316,37 @@ impl McpRequest<'_> {
     }
 }
 
+// === impl AnswerForm ===
+
+impl AnswerForm {
+    fn of(request: &McpRequest<'_>) -> Self {
+        Self {
+            mode: request.mode,
+            is_cacheable: CACHEABLE_METHODS.contains(&request.method.as_str()),
+            inputs: InputClient::of(request),
+        }
+    }
+
+    /// A part in the form of the client's revision; `None` if the client has not asked for it.
+    fn of_part(&self, part: PartResult) -> Option<PartResult> {
+        let ProtocolMode::Stateless { logs, .. } = self.mode else {
+            return Some(part);
+        };
+        Some(match part {
+            Ok(part) if part.last => {
+                let body = completed(&part.body, self.is_cacheable);
+                let part = Part { body, ..part };
+                Ok(match &self.inputs {
+                    Some(client) => client.checked(part),
+                    None => part,
+                })
+            }
+            Ok(part) if !logs && is_log(&part.body) => return None,
+            other => other,
+        })
+    }
+}
+
 /// The failure of a request that its client has cancelled.
 fn cancelled() -> Failure {
     Failure::new(Reason::Cancelled, "the client has cancelled this request")
@@ -331,21 +371,6 @@ fn status_of_error(body: &[u8]) -> StatusCode {
         }) => StatusCode::BAD_REQUEST,
         _ => StatusCode::OK,
     }
-}
-
-/// A part in the form of the client's revision; `None` if the client has not asked for it.
-fn shaped(part: PartResult, mode: ProtocolMode, is_cacheable: bool) -> Option<PartResult> {
-    let ProtocolMode::Stateless { logs, .. } = mode else {
-        return Some(part);
-    };
-    Some(match part {
-        Ok(part) if part.last => {
-            let body = completed(&part.body, is_cacheable);
-            Ok(Part { body, ..part })
-        }
-        Ok(part) if !logs && is_log(&part.body) => return None,
-        other => other,
-    })
 }
 
 fn is_log(body: &[u8]) -> bool {

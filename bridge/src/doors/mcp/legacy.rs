@@ -1,7 +1,7 @@
 //! The transport of revision 2024-11-05: one stream for all messages of the server, and a URL for POSTs of the client.
 //!
 //! ```text
-//! GET without a session ──> event `endpoint`: PATH?stream=ID
+//! GET without a session ──> event `endpoint`: PATH?stream=ID, below the path of `a2a.public_url`
 //! POST PATH?stream=ID ────> 202, and the answer as events of that stream
 //! ```
 //!
@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use a2abus_plugin::Text;
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use a2abus_plugin::protocol::dialect::Dialect;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
@@ -90,6 +91,7 @@ pub(super) fn recipient_of(body: &[u8]) -> Recipient {
         #[serde(borrow)]
         id: &'a RawValue,
     }
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
     let read: Option<Message<'_>> = serde_json::from_slice(body).ok();
     let id = read.map(|message| message.id.get());
     match id.filter(|id| !id.starts_with(['{', '['])) {
@@ -102,8 +104,8 @@ pub(super) fn recipient_of(body: &[u8]) -> Recipient {
 
 impl Streams {
     /// Opens a stream at this path, and returns its frames. `notifications` are the frames for changes of lists and
-    /// resources. After `drain` the stream ends once all messages are answered. Until then it accepts more: a request in
-    /// progress may wait for them.
+    /// resources. After `drain` the stream ends once all messages are answered. Until then it accepts more: a request
+    /// in progress may wait for them.
     pub(super) fn open<C>(
         self: &Arc<Self>,
         path: &str,

@@ -1,5 +1,5 @@
-//! Open-ended streams, which notify clients when the lists of a server change (an agent is added or removed, or has a new
-//! card), and when a resource changes that they have subscribed to.
+//! Open-ended streams, which notify clients when the lists of a server change (an agent is added or removed, or has a
+//! new card), and when a resource changes that they have subscribed to.
 
 use a2abus_plugin::protocol::jsonrpc;
 use std::collections::VecDeque;
@@ -134,10 +134,11 @@ impl Mcp {
         let session = Session::new(Revision::V2024_11_05, Abilities::default(), random);
         notifications.resources = Some(self.watched_by(&session, agent));
         notifications.unsubscribe = Some(self.unsubscribe_on_drop(&caller, session.key()));
-        let (path, notifications) = (head.uri.path(), notifications.frames());
+        let path = self.door.public_url.path_to(head.uri.path());
+        let notifications = notifications.frames();
         let frames = self
             .streams
-            .open(path, &session, notifications, self.drain.clone());
+            .open(&path, &session, notifications, self.drain.clone());
         Ok(frames_response(frames, budget))
     }
 

@@ -92,7 +92,7 @@ pub(super) async fn serve(
     let shared = Arc::clone(mcp);
     let respond = |common, head: Parts, payload| {
         async move {
-            let session = Session::of(&head.headers, &shared.door.results)?;
+            let session = Session::of_message(&head.headers, &shared.door.results)?;
             let posted = Posted {
                 mcp: shared,
                 common,
@@ -198,10 +198,13 @@ impl Posted {
             (RpcBody::Call { .. }, Some(id)) => {
                 metrics.unit(Family::JsonRpc, Kind::Request);
                 let recipient = recipient(id);
-                match self.request((common, call), unit, recipient.clone()) {
+                let method = Text::from(unit.method().unwrap_or_default());
+                let named = (unit, method.clone());
+                match self.request((common, call), named, recipient.clone()) {
                     Ok(request) => request.done().await,
                     Err((status, failure)) => {
-                        common.note_refusal(failure.reason_code());
+                        let agent = common.target.name().unwrap_or_default();
+                        common.note(agent, &method, failure.reason_code());
                         refusal(status, &failure, &recipient)
                     }
                 }
@@ -225,12 +228,11 @@ impl Posted {
     fn request(
         &self,
         (common, call): (&Common, Option<CallId>),
-        unit: Unit,
+        (unit, method): (Unit, Text),
         recipient: Recipient,
     ) -> Result<McpRequest<'_>, Refusal> {
         let bad = |failure| (StatusCode::BAD_REQUEST, failure);
         check_id(recipient.id()).map_err(bad)?;
-        let method = Text::from(unit.method().unwrap_or_default());
         if method.starts_with("notifications/") {
             let message = "a notification must not have an id";
             return Err(bad(Failure::new(Reason::InvalidRequest, message)));
@@ -306,6 +308,7 @@ impl Posted {
     /// notification to all agents goes only to the agent that it names.
     async fn notified(&self, common: &Common, unit: Unit) -> Response {
         if let Err((status, failure)) = check_revision(&self.head.headers) {
+            common.note_refusal_of(&unit, failure.reason_code());
             return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
         }
         match unit.method().unwrap_or_default() {
@@ -332,7 +335,7 @@ impl Posted {
                     return accepted();
                 }
                 if let Err((status, failure)) = self.mcp.door.check_running() {
-                    common.note_refusal(failure.reason_code());
+                    common.note_refusal_of(&unit, failure.reason_code());
                     return refusal(status, &failure, &Recipient::unknown(Dialect::Mcp));
                 }
                 match common.notify(unit, None).await {

@@ -81,10 +81,7 @@ impl NotRelayed {
                 let failure = failure.detail("retryAfterSeconds", retry_after);
                 (StatusCode::TOO_MANY_REQUESTS, failure)
             }
-            Self::TooLarge => {
-                let failure = Failure::new(Reason::Exhausted, message);
-                (StatusCode::PAYLOAD_TOO_LARGE, failure)
-            }
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, Failure::too_large(message)),
             Self::TooMany => {
                 let failure = Failure::new(Reason::Exhausted, format!("{message}; end some first"));
                 (StatusCode::TOO_MANY_REQUESTS, failure)

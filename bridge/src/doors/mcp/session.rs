@@ -77,6 +77,22 @@ impl Session {
         })
     }
 
+    /// The same for a message of a client. In revision 2026-07-28, which has no sessions, the id of an earlier one
+    /// counts as none.
+    ///
+    /// # Errors
+    /// In an older revision, when there is no such session, or it has ended.
+    pub(super) fn of_message(
+        headers: &HeaderMap,
+        results: &Results,
+    ) -> Result<Option<Self>, Refusal> {
+        let session = Self::of(headers, results);
+        match Revision::named(headers) {
+            Some(name) if name == Revision::V2026_07_28.as_str() => Ok(session.unwrap_or_default()),
+            _ => session,
+        }
+    }
+
     pub(super) fn id(&self) -> &Text {
         &self.id
     }

@@ -31,6 +31,8 @@ pub(super) struct Mcp {
     pub(super) unlisted: LogLimit,
     /// For streams that were read too slowly.
     pub(super) missed: LogLimit,
+    /// For inputs that agents need and clients have not declared.
+    pub(super) undeclared: LogLimit,
     /// The streams of clients of 2024-11-05.
     pub(super) streams: Arc<Streams>,
     /// Receives what other replicas pass on, and counts the subscriptions.
@@ -71,6 +73,10 @@ impl Mcp {
                 "more items of agents are left out of the lists",
             ),
             missed: log.limit(Level::WARN, "more changes of resources are lost"),
+            undeclared: log.limit(
+                Level::WARN,
+                "more agents ask for input that their clients have not declared",
+            ),
             door,
             separator,
             drain,

@@ -340,8 +340,8 @@ impl Common {
         })))
     }
 
-    /// Its calls, if it has an idempotency key. Their errors are stored as its answer, unless no agent can have received
-    /// them.
+    /// Its calls, if it has an idempotency key. Their errors are stored as its answer, unless no agent can have
+    /// received them.
     pub(super) fn kept_calls(&self) -> Option<&SentCalls> {
         self.key.as_ref().map(|_| &self.sent_calls)
     }
@@ -352,7 +352,7 @@ impl Common {
     }
 
     /// The same, for a unit whose method is known.
-    pub(super) fn note_refusal_of(&self, unit: &Unit, reason: &'static str) {
+    pub(in crate::doors) fn note_refusal_of(&self, unit: &Unit, reason: &'static str) {
         let agent = self.target.name().unwrap_or_default();
         self.note(agent, unit.method().unwrap_or_default(), reason);
     }

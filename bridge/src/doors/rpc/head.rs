@@ -42,6 +42,7 @@ pub(super) fn unpublished_status(error: &CallError) -> StatusCode {
         CallError::DestinationRefused(refused) if refused.is_misnamed() => StatusCode::BAD_REQUEST,
         CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
         CallError::Timeout(_)
+        | CallError::Disabled
         | CallError::DestinationRefused(_)
         | CallError::Unavailable(_)
         | CallError::NoSubscriber(_)

@@ -246,7 +246,7 @@ impl Problem {
 
     pub(super) fn too_slow(deadline: Duration) -> Self {
         let millis = deadline.as_millis();
-        let message = format!("the body did not arrive within {millis} ms");
+        let message = format!("the body did not arrive within {millis} ms (http.header_timeout)");
         let codes = ("TimeoutError", "body_timeout");
         Self::new(
             StatusCode::REQUEST_TIMEOUT,

@@ -1,5 +1,6 @@
 //! Reads a stream of server-sent events, as a client does.
 
+use a2abus_plugin::json::BYTE_ORDER_MARK;
 use bytes::{Buf as _, Bytes, BytesMut};
 
 /// Reads the events of one stream, whose bytes arrive in pieces.
@@ -10,6 +11,8 @@ pub(crate) struct Events {
     /// The data of the incomplete event.
     data: BytesMut,
     has_data: bool,
+    /// Whether the first line has ended. It may begin with a byte order mark.
+    has_begun: bool,
     /// The previous line ended with CR; an LF that follows belongs to it.
     after_cr: bool,
     max_bytes: usize,
@@ -29,6 +32,7 @@ impl Events {
             line: BytesMut::new(),
             data: BytesMut::new(),
             has_data: false,
+            has_begun: false,
             after_cr: false,
             max_bytes,
         }
@@ -61,7 +65,10 @@ impl Events {
 
     /// The data of the event, if the line ends one.
     fn end_line(&mut self) -> Option<Bytes> {
-        let line = self.line.split();
+        let mut line = self.line.split();
+        if !std::mem::replace(&mut self.has_begun, true) && line.starts_with(BYTE_ORDER_MARK) {
+            line.advance(BYTE_ORDER_MARK.len());
+        }
         if line.is_empty() {
             let has_data = std::mem::take(&mut self.has_data);
             let data = self.data.split().freeze();
@@ -96,6 +103,19 @@ mod tests {
                 .flat_map(|piece| events.push(piece).unwrap())
                 .collect();
             assert_eq!(read, ["{\"a\":\n1}", "two", "\nthree"], "{size}");
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+        for size in 1..8 {
+            let mut events = Events::new(100);
+            let stream = "\u{feff}data: one\n\n\u{feff}data: two\n\ndata: \u{feff}three\n\n";
+            let pieces = stream.as_bytes().chunks(size);
+            let read: Vec<Bytes> = pieces
+                .flat_map(|piece| events.push(piece).unwrap())
+                .collect();
+            assert_eq!(read, ["one", "\u{feff}three"], "{size}");
         }
     }
 
