@@ -100,10 +100,10 @@ pub fn run() -> anyhow::Result<Status> {
     match Cli::parse().command {
         Command::Demo(args) => block_on(demo::run(args)).map(success),
         Command::DemoServer => demo::sums::serve().map(success),
-        Command::Attach(args) => block_on(attach::run(args)).map(success),
+        Command::Attach(args) => block_on(attach::run(args)),
         Command::Serve(args) => {
             let listening = listening.map_or_else(serve::Listening::start, Ok)?;
-            serve::run(&args, listening).map(success)
+            serve::run(&args, listening)
         }
         Command::Agents(args) => block_on(agents::run(args)),
         Command::Call(args) => block_on(call::run(args)).map(success),

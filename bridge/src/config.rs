@@ -236,14 +236,20 @@ const LARGEST_FILE: u64 = 16 << 20;
 
 /// Reads the text of a file. The limit matters because the path may be a device that never ends.
 fn read_file(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = File::open(path)?;
-    file.take(LARGEST_FILE + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > LARGEST_FILE {
+    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST_FILE {
         let message = "the file is larger than 16 MiB";
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.as_bytes().get(..error.utf8_error().valid_up_to());
+        let lines = valid.unwrap_or_default().split(|byte| *byte == b'\n');
+        let line = lines.count();
+        let message = format!("line {line} is not UTF-8: save the file as UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
 }
 
 /// Checks only the `mapping` section of a binding and returns its first problem.

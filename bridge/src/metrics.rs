@@ -11,6 +11,7 @@ mod agents;
 mod attached;
 mod doors;
 mod label;
+mod process;
 #[cfg(test)]
 mod reference;
 mod registrar;
@@ -45,6 +46,7 @@ pub use self::workflows::{RefusalReason, ReloadOutcome};
 use self::a2a::A2aMetrics;
 use self::attached::AttachedMetrics;
 use self::doors::DoorMetrics;
+use self::process::ProcessMetrics;
 use self::registrar::{CALL_SECONDS, Registrar, add_one, per_value};
 use self::registry::RegistryMetrics;
 use self::reload::ReloadMetrics;
@@ -66,6 +68,7 @@ pub struct Metrics {
     dead_letters_lost: IntCounterVec,
     client_dropped: IntCounterVec,
     source_lag: IntGaugeVec,
+    removed_unread: IntCounterVec,
     paused_partitions: IntGaugeVec,
     published: IntCounterVec,
     retries: IntCounterVec,
@@ -106,6 +109,7 @@ pub struct Metrics {
     announcements: RegistryMetrics,
     a2a: A2aMetrics,
     doors: DoorMetrics,
+    process: ProcessMetrics,
 }
 
 /// Answered HTTP requests.
@@ -182,6 +186,7 @@ impl Metrics {
             dead_letters_lost: on.counters(DEAD_LETTERS_LOST)?,
             client_dropped: on.counters(CLIENT_DROPPED)?,
             source_lag: on.gauges(SOURCE_LAG)?,
+            removed_unread: on.counters(REMOVED_UNREAD)?,
             paused_partitions: on.gauges(PAUSED_PARTITIONS)?,
             published: on.counters(PUBLISHED)?,
             retries: on.counters(RETRIES)?,
@@ -219,11 +224,10 @@ impl Metrics {
             announcements: RegistryMetrics::new(&mut on)?,
             a2a: A2aMetrics::new(&mut on)?,
             doors: DoorMetrics::new(&mut on)?,
+            process: ProcessMetrics::new(&mut on)?,
             registry: on.registry.clone(),
             definitions: Vec::new(),
         };
-        let build = on.gauges(BUILD_INFO)?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(Self {
             definitions: on.definitions,
             ..metrics
@@ -266,6 +270,12 @@ impl Metrics {
             // An error means that there was no value to remove.
             None => drop(self.source_lag.remove_label_values(labels)),
         }
+    }
+
+    /// Counts messages of a binding that the source has removed before they were read.
+    pub fn removed_unread(&self, binding: &Text, messages: u64) {
+        let counter = self.removed_unread.with_label_values(&[binding.as_str()]);
+        counter.inc_by(messages);
     }
 
     /// The metrics of a transport of the configuration.
@@ -401,7 +411,7 @@ impl Metrics {
         &self.doors.mcp_subscriptions
     }
 
-    /// Counts a question of an agent that nobody can answer.
+    /// Counts a question of an agent that is refused, because nobody can answer it.
     pub(crate) fn question_refused(&self) {
         self.doors.questions_refused.inc();
     }
@@ -448,6 +458,16 @@ impl Metrics {
     /// Counts a reload of agents, APIs, credentials or their secrets.
     pub fn workflow_reload(&self, what: ReloadOutcome) {
         add_one(&self.workflows.reloads, what as usize);
+    }
+
+    /// What `/readyz` reports now.
+    pub(crate) fn readiness(&self, is_ready: bool, degraded: usize) {
+        self.process.set(is_ready, degraded);
+    }
+
+    /// Lines of the log that were not written.
+    pub(crate) fn log_lines_lost(&self) -> &IntCounter {
+        &self.process.log_lines_lost
     }
 
     /// Every metric in the text format that Prometheus scrapes.
@@ -588,7 +608,7 @@ const DEAD_LETTERS_LOST: Definition = Definition {
     name: "a2abus_dead_letters_lost_total",
     unit: "messages",
     labels: &["binding"],
-    help: "Dead letters of core NATS bindings that no stream stored: their messages are lost.",
+    help: "Dead letters of core NATS bindings that no stream stored: their messages are lost. `a2abus_dead_lettered_total` counts them too.",
 };
 const CLIENT_DROPPED: Definition = Definition {
     name: "a2abus_client_dropped_total",
@@ -601,6 +621,12 @@ const SOURCE_LAG: Definition = Definition {
     unit: "messages",
     labels: &["binding"],
     help: "Messages at the source that are not acknowledged: on Kafka in the partitions of this replica; on JetStream pending or unacknowledged messages of the durable consumer. Across replicas, add the values on Kafka (sum), and take the largest on JetStream (max). It is read every 5 s, so a new binding or a rebalance shows up to 5 s late.",
+};
+const REMOVED_UNREAD: Definition = Definition {
+    name: "a2abus_removed_unread_total",
+    unit: "messages",
+    labels: &["binding"],
+    help: "Kafka records that were removed from their topic (retention, DeleteRecords) before the bridge read them: they are lost. Counted when the next record of the partition is read.",
 };
 const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",
@@ -624,7 +650,7 @@ const GIVEN_UP: Definition = Definition {
     name: "a2abus_given_up_total",
     unit: "messages",
     labels: &["transport", "kind"],
-    help: "Messages of callers that the bus did not accept before the call ended, and requests that core NATS did not confirm, by the last kind of failure.",
+    help: "Messages of callers that the bus did not accept before the call ended, and those that it did not confirm and that are not sent again, by the last kind of failure.",
 };
 const CANCELS_DROPPED: Definition = Definition {
     name: "a2abus_cancels_dropped_total",
@@ -740,13 +766,7 @@ const CONNECTIONS_CLOSED: Definition = Definition {
     name: "a2abus_http_connections_closed_total",
     unit: "connections",
     labels: &["door", "why"],
-    help: "Connections that the bridge closed, by listener (`door`: `http` or `admin`) and by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or because of what the client sent: `head_too_large`, `malformed`, `flood`.",
-};
-const BUILD_INFO: Definition = Definition {
-    name: "a2abus_build_info",
-    unit: "always 1",
-    labels: &["version"],
-    help: "The version of the bridge.",
+    help: "Connections that the bridge closed, by listener (`door`: `http` or `admin`) and by reason: `too_many` of one client, `idle`, `stalled`, `no_request`, `made_room` for another one, or because of what the client sent: `head_too_large` (or too many header lines), `malformed`, `flood`.",
 };
 
 #[cfg(test)]
@@ -756,7 +776,7 @@ mod tests {
     #[test]
     fn every_metric_has_help_and_a_unit_in_its_name() {
         let metrics = Metrics::new().unwrap();
-        assert_eq!(metrics.definitions().len(), 69);
+        assert_eq!(metrics.definitions().len(), 74);
         // A gauge without a unit suffix is named after what it counts.
         let gauges = [
             "a2abus_config_last_reload_successful",
@@ -777,6 +797,8 @@ mod tests {
             "a2abus_state_entries",
             "a2abus_state_behind",
             "a2abus_build_info",
+            "a2abus_ready",
+            "a2abus_degraded",
         ];
         for Definition {
             name, unit, help, ..

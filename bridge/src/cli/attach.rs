@@ -9,7 +9,7 @@ use anyhow::bail;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::command::{Misuse, checked};
+use super::command::{Misuse, Status, checked, logged};
 use super::output::complain_line;
 use super::serve::{Signals, serve};
 use super::telemetry;
@@ -142,7 +142,7 @@ struct Attached {
 ///
 /// # Errors
 /// [`Misuse`] when an argument is wrong; otherwise when the configuration is invalid or the bridge cannot start.
-pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
+pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<Status> {
     let mut signals = Signals::new()?;
     let Attached {
         config,
@@ -158,7 +158,7 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
         }
     }
     args.check_program()?;
-    let levels = telemetry::start(&config.telemetry)?;
+    let log = telemetry::start(&config.telemetry)?;
     let file = args.config.as_deref().unwrap_or(Path::new(NO_FILE));
     log_warnings(&file.display().to_string(), &config.warnings);
     if ignores_state {
@@ -172,7 +172,8 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<()> {
              pass -c with a file whose `state.log` names a transport, or add the server to `agents` in a file for `a2abus serve` that sets `state.log`"
         );
     }
-    serve(config, levels, &mut signals).await
+    let format = config.telemetry.log_format;
+    logged(format, serve(config, log, &mut signals).await)
 }
 
 /// The configuration that the arguments give. Its problems name an argument, not a place in a file. Problems of the

@@ -17,7 +17,9 @@ use crate::calls::{CallError, Calls, Request};
 use crate::cli::command::{ConfigFile, Misuse, duration, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
-use crate::config::{AsText, LogFilter, StateConfig, StateLog};
+use crate::config::{
+    AsText, Config, LogFilter, StateConfig, StateLog, TransportConfig, TransportType,
+};
 use crate::lines::on_one_line;
 use crate::readiness::Readiness;
 
@@ -29,7 +31,8 @@ use crate::readiness::Readiness;
   a2abus call weather notifications/initialized --notify
 
 Uses the routes, transports and limits of the configuration; its bindings and HTTP listeners are not started. No bridge \
-has to run, except that of an attached agent; a bridge may run with the same file. With `state.log: embedded`, whose \
+has to run, except that of an attached agent; a bridge may run with the same file. Agents on a transport of type \
+`memory` cannot be called: it exists only inside the process of the bridge. With `state.log: embedded`, whose \
 files belong to that bridge, announced agents are not known here. Each part of the answer is printed on its own line as \
 it arrives.
 
@@ -58,6 +61,9 @@ const CONNECT: Duration = Duration::from_secs(30);
 /// The cause if the deadline passes before any part of the bridge has reported what it waits for.
 const STARTING: &str = "still starting";
 
+/// Why a call over memory alone is not made.
+const ELSEWHERE: &str = "the agents of this configuration are on a transport of type memory, which exists only inside the process of the bridge: call them at its HTTP listener (POST /rpc/{agent}), or use kafka or nats";
+
 /// Makes the call.
 ///
 /// # Errors
@@ -69,7 +75,11 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     check_timeout(&args, config.calls.max_timeout.0)?;
     let payload = decoded(&message, &Limits::from(&config.limits))?;
     config.telemetry.log = AsText(LogFilter::warn());
-    telemetry::start(&config.telemetry)?;
+    let _log = telemetry::start(&config.telemetry)?;
+    if is_inside_process(&config) {
+        ensure!(args.notify, "{ELSEWHERE}");
+        tracing::warn!("nobody gets the notification: {ELSEWHERE}");
+    }
     config.bindings.clear();
     config.http.enabled = false;
     config.admin.enabled = false;
@@ -96,6 +106,15 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
     stop.cancel();
     running.await?;
     result
+}
+
+/// Whether no message of this process can reach another one.
+fn is_inside_process(config: &Config) -> bool {
+    let mut types = config
+        .transports
+        .values()
+        .map(TransportConfig::transport_type);
+    !config.transports.is_empty() && types.all(|it| it == TransportType::Memory)
 }
 
 fn check_timeout(args: &CallArgs, longest: Duration) -> Result<(), Misuse> {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use tokio::runtime::Runtime;
 
-use super::output::complain_line;
-use crate::config::{Config, ConfigErrors};
+use super::output::{complain_json, complain_line};
+use crate::config::{Config, ConfigErrors, LogFormat};
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,18 @@ pub(super) fn load(path: &Path) -> anyhow::Result<Config> {
 /// What was read of a configuration; its errors go to standard error.
 pub(super) fn checked<T>(loaded: Result<T, ConfigErrors>) -> anyhow::Result<T> {
     loaded.map_err(|errors| anyhow::Error::msg(refused(&errors)))
+}
+
+/// How a command with a log ended. Its error is a line of the log: what collects lines in JSON would drop any other.
+pub(super) fn logged(format: LogFormat, done: anyhow::Result<()>) -> anyhow::Result<Status> {
+    match (done, format) {
+        (Ok(()), _) => Ok(Status::Success),
+        (Err(error), LogFormat::Json) => {
+            complain_json(&error);
+            Ok(Status::Failure)
+        }
+        (Err(error), LogFormat::Text) => Err(error),
+    }
 }
 
 /// Reads an argument that is a duration.

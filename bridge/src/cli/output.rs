@@ -1,8 +1,9 @@
 //! Standard output and standard error of the commands.
 
 use std::io::{self, Write as _};
+use std::time::SystemTime;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The reader of standard output has closed it.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,18 @@ impl Output {
 /// Writes the text to standard error as one line, even if it contains line ends.
 pub(crate) fn complain_line(text: &str) {
     let line = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    // If standard error cannot be written, the failure cannot be reported either.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes an error with its causes to standard error, as a line of a log in JSON.
+pub(super) fn complain_json(error: &anyhow::Error) {
+    let line = json_line(&json!({
+        "timestamp": humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+        "level": "ERROR",
+        "message": format!("{error:#}"),
+        "target": "a2abus",
+    }));
     // If standard error cannot be written, the failure cannot be reported either.
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -95,8 +108,6 @@ pub(super) fn json_line(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[cfg(any(feature = "kafka", feature = "nats"))]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,11 +13,11 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::command::{ConfigFile, checked};
-use crate::cli::telemetry;
+use crate::cli::command::{ConfigFile, Status, checked, logged};
+use crate::cli::telemetry::{self, Log};
 use crate::config::Config;
 use crate::reload::log_warnings;
-use crate::{Bridge, LogLevels, Reloads};
+use crate::{Bridge, Reloads};
 
 /// Arguments of `a2abus serve`.
 #[derive(Debug, Args)]
@@ -57,31 +58,36 @@ pub(super) struct Signals {
 ///
 /// # Errors
 /// When the configuration is wrong or a listener cannot be opened.
-pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<()> {
+pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<Status> {
+    let config = checked(Config::load(&args.config.path, std::env::vars_os()))?;
+    let format = config.telemetry.log_format;
+    logged(format, start(args, config, listening))
+}
+
+fn start(args: &ServeArgs, config: Config, listening: Listening) -> anyhow::Result<()> {
     let Listening {
         runtime,
         mut signals,
     } = listening;
-    let config = checked(Config::load(&args.config.path, std::env::vars_os()))?;
-    let levels = telemetry::start(&config.telemetry)?;
+    let log = telemetry::start(&config.telemetry)?;
     log_warnings(&args.config.path.display().to_string(), &config.warnings);
-    let done = runtime.block_on(serve(config, levels, &mut signals));
+    let done = runtime.block_on(serve(config, log, &mut signals));
     // Requests to a bus that are still pending do not keep the process alive.
     runtime.shutdown_background();
     done
 }
 
-/// Runs the bridge of a configuration until a signal. A reload changes the log levels with `levels`.
+/// Runs the bridge of a configuration until a signal. A reload changes the levels of the log.
 ///
 /// # Errors
 /// When a listener cannot be opened, or a client cannot be made.
 pub(super) async fn serve(
     config: Config,
-    levels: Option<LogLevels>,
+    mut log: Log,
     signals: &mut Signals,
 ) -> anyhow::Result<()> {
     let mut bridge = Bridge::build(config).await?;
-    if let Some(levels) = levels {
+    if let Some(levels) = log.levels.take() {
         bridge = bridge.with_log_levels(levels);
     }
     let (door, admin) = (bridge.door_address(), bridge.admin_address());
@@ -101,12 +107,14 @@ pub(super) async fn serve(
     }
     let stop = CancellationToken::new();
     let reloads = bridge.reloads();
+    let metrics = Arc::clone(bridge.metrics());
     let mut running = tokio::spawn(bridge.run(stop.clone()));
     let mut stopped: Option<Instant> = None;
     loop {
         tokio::select! {
             ended = &mut running => return Ok(ended?),
             () = signals.stop_signal(reloads.as_ref()) => {}
+            never = log.count_lost(metrics.log_lines_lost()) => match never {},
         }
         match stopped {
             None => {
@@ -121,6 +129,7 @@ pub(super) async fn serve(
                     "second signal: exiting at once; unacknowledged messages are delivered again"
                 );
                 crate::attached::kill_programs();
+                drop(log);
                 std::process::exit(INTERRUPTED);
             }
         }

@@ -66,6 +66,7 @@ struct LocalBridge {
     door: SocketAddr,
     stop: CancellationToken,
     running: JoinHandle<()>,
+    _log: telemetry::Log,
 }
 
 /// Serves until the end of standard input, or a signal.
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
         if args.url.scheme() != "http" {
             return Err(Misuse(not_http(&args.url)).into());
         }
-        telemetry::start(&quiet())?;
+        let _log = telemetry::start(&quiet())?;
         return serve(endpoint(&args.url, args.agent.as_deref()), args.timeout).await;
     };
     let own = LocalBridge::start(config).await?;
@@ -141,7 +142,7 @@ impl LocalBridge {
     async fn start(file: &Path) -> anyhow::Result<Self> {
         let mut config = load(file)?;
         config.telemetry.log = AsText(LogFilter::warn());
-        telemetry::start(&config.telemetry)?;
+        let log = telemetry::start(&config.telemetry)?;
         config.bindings.clear();
         config.admin.enabled = false;
         // The data directory, the files of the state and the replica number belong to `a2abus serve`.
@@ -167,6 +168,7 @@ impl LocalBridge {
             door,
             stop,
             running,
+            _log: log,
         })
     }
 }

@@ -1,15 +1,54 @@
 //! Logs of the process on standard error: text or JSON lines.
+//!
+//! A thread of its own writes the lines, so nothing else waits if standard error is a pipe that nobody reads, or a file
+//! on a slow disk.
 
-use std::io::{self, IsTerminal as _};
+use std::convert::Infallible;
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::str::FromStr as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
+use prometheus::IntCounter;
+use tokio::time::sleep;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::reload::Handle;
 
 use crate::config::{LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
 use crate::{LogLevels, reload};
+
+/// At most this many lines wait to be written. Further ones are lost.
+const QUEUE_LINES: usize = 8_192;
+/// Lines that wait are written together, up to this many bytes.
+const WRITE_BYTES: usize = 64 << 10;
+/// How long the lines that wait may take to be written at the end.
+const FLUSH: Duration = Duration::from_millis(1_200);
+/// How often lost lines are counted.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// The log of the process. When it is dropped, the lines that wait are written, if that takes at most [`FLUSH`].
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Log {
+    /// Changes the levels while the process runs. `None` if the variable `A2ABUS_LOG` sets them.
+    pub(crate) levels: Option<LogLevels>,
+    /// Lines for which there was no room.
+    dropped: ErrorCounter,
+    /// Lines that could not be written.
+    unwritten: Arc<AtomicU64>,
+    /// Writes the lines that wait when it is dropped.
+    writer: Option<WorkerGuard>,
+}
+
+/// Standard error. If a write fails, its lines are lost, but not those that follow.
+struct StandardError {
+    unwritten: Arc<AtomicU64>,
+}
 
 /// The filter in the variable `A2ABUS_LOG`, if it is set.
 ///
@@ -21,20 +60,28 @@ pub(crate) fn filter_of_environment() -> anyhow::Result<Option<LogFilter>> {
     filter.map_err(|why| anyhow::anyhow!("A2ABUS_LOG: {why}"))
 }
 
-/// Starts logging as configured, and returns a handle that changes the levels while the process runs. The variable
-/// `A2ABUS_LOG` takes precedence over the configuration; with it, the levels cannot change and there is no handle.
+/// Starts logging as configured. The variable `A2ABUS_LOG` takes precedence over the configuration.
 ///
 /// # Errors
 /// When the filter cannot be read.
-pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels>> {
+pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Log> {
     let variable = filter_of_environment()?;
     let is_fixed = variable.is_some();
     let filter = variable.unwrap_or_else(|| config.log.0.clone());
     let filter = parse_filter(filter.as_str())
         .with_context(|| format!("the log filter {:?} cannot be read", filter.as_str()))?;
+    let unwritten = Arc::new(AtomicU64::new(0));
+    let stderr = StandardError {
+        unwritten: Arc::clone(&unwritten),
+    };
+    let (lines, writer) = NonBlockingBuilder::default()
+        .buffered_lines_limit(QUEUE_LINES)
+        .thread_name("log")
+        .finish(BufWriter::with_capacity(WRITE_BYTES, stderr));
+    let dropped = lines.error_counter();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(lines)
         .with_ansi(io::stderr().is_terminal());
     let levels = match config.log_format {
         LogFormat::Text => {
@@ -49,7 +96,73 @@ pub(crate) fn start(config: &TelemetryConfig) -> anyhow::Result<Option<LogLevels
         }
     };
     let levels = levels.map_err(|error| anyhow::anyhow!("logging cannot start: {error}"))?;
-    Ok((!is_fixed).then_some(levels))
+    Ok(Log {
+        levels: (!is_fixed).then_some(levels),
+        dropped,
+        unwritten,
+        writer: Some(writer),
+    })
+}
+
+// === impl Log ===
+
+impl Log {
+    /// How many lines are lost.
+    fn lost(&self) -> u64 {
+        self.dropped.dropped_lines() as u64 + self.unwritten.load(Ordering::Relaxed)
+    }
+
+    /// Counts the lines that are lost. Logs how many they are once lines can be written again. Never ends.
+    pub(crate) async fn count_lost(&self, counter: &IntCounter) -> Infallible {
+        let mut reported = 0;
+        loop {
+            let lost = self.lost();
+            let new = lost.saturating_sub(counter.get());
+            counter.inc_by(new);
+            if new == 0 && lost > reported {
+                reported = lost;
+                // The total, because an earlier one of these lines may be lost.
+                tracing::warn!(
+                    lines = lost,
+                    "lines of this log were lost since the start: standard error was not read fast enough, or could not be written"
+                );
+            }
+            sleep(COUNT_EVERY).await;
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let writer = self.writer.take();
+        let (ends, ended) = mpsc::channel::<Infallible>();
+        // On a thread of its own: without room for its message, the guard prints to standard output, which may be the
+        // same pipe that nobody reads.
+        let flush = thread::Builder::new().spawn(move || {
+            drop(writer);
+            drop(ends);
+        });
+        if flush.is_ok() {
+            // It ends when the other end of the channel is dropped.
+            let _ = ended.recv_timeout(FLUSH);
+        }
+    }
+}
+
+// === impl StandardError ===
+
+impl Write for StandardError {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        if io::stderr().write_all(lines).is_err() {
+            let lost = lines.iter().filter(|byte| **byte == b'\n').count();
+            self.unwritten.fetch_add(lost as u64, Ordering::Relaxed);
+        }
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The module of the NATS client.
@@ -58,9 +171,9 @@ const NATS_CLIENT: &str = "async_nats";
 /// The levels at which the NATS client logs nothing, unless the filter names it.
 const WITHOUT_NATS_CLIENT: [&str; 3] = ["info", "warn", "error"];
 
-/// Parses a filter and adds two directives. The changes made by a reload are always logged, unless the filter names their
-/// target or turns logging off. The NATS client is silent: it logs every attempt to connect without the cause, and the
-/// bridge logs each failure once with its cause.
+/// Parses a filter and adds two directives. The changes made by a reload are always logged, unless the filter names
+/// their target or turns logging off. The NATS client is silent: it logs every attempt to connect without the cause,
+/// and the bridge logs each failure once with its cause.
 fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(text)?;
     let is_quiet = |part: &str| {

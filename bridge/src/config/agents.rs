@@ -163,7 +163,7 @@ pub struct McpConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct A2aConfig {
     /// The URL under which clients reach the HTTP listener, such as `https://agents.example.com`. URLs in cards begin
-    /// with it. By default they begin with `http://` and the `Host` of the request.
+    /// with it (by default with `http://` and the `Host` of the request), and its origin counts as that of this server.
     ///
     /// Wrong: behind a proxy that adds TLS or a path, the default gives cards URLs that clients cannot use.
     #[schemars(pattern("^https?://[!-~]*[!-.0-~]$"), length(max = 2048))]
@@ -208,8 +208,8 @@ pub struct PushConfig {
     ///
     /// Wrong: clients choose these URLs, and the bridge calls them from inside its network.
     pub enabled: bool,
-    /// Whether any `https` URL with public addresses is allowed. If `false`, only `allowed_urls` and those of `loopback`
-    /// are.
+    /// Whether any `https` URL with public addresses is allowed. If `false`, only `allowed_urls` and those of
+    /// `loopback` are.
     pub public_urls: bool,
     /// Allowed beginnings of webhook URLs. They may use `http` and private addresses, such as
     /// `http://hooks.internal:8080/a2a`.
@@ -221,10 +221,10 @@ pub struct PushConfig {
     ///
     /// Wrong: every client can make the bridge call any path of any service on its machine.
     pub loopback: bool,
-    /// Keys that encrypt the tokens and credentials of webhooks in `state`: texts of at least 32 random characters, such
-    /// as `openssl rand -hex 32` prints, the same at all replicas. The first one encrypts, all decrypt. To replace a
-    /// key: add the new one after it and restart all replicas; put it first and restart again; remove the old one three
-    /// days later. Without keys, webhooks with a token or credentials are refused, unless `state.log` is
+    /// Keys that encrypt the tokens and credentials of webhooks in `state`: texts of at least 32 random characters,
+    /// such as `openssl rand -hex 32` prints, the same at all replicas. The first one encrypts, all decrypt. To replace
+    /// a key: add the new one after it and restart all replicas; put it first and restart again; remove the old one
+    /// three days later. Without keys, webhooks with a token or credentials are refused, unless `state.log` is
     /// `memory`.
     ///
     /// Wrong: whoever has a key and reads the state can call these webhooks in the name of the bridge.

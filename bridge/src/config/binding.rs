@@ -23,8 +23,8 @@ pub struct BindingConfig {
     pub transport: Name,
     /// The topics to read. On NATS and in memory, `*` matches one segment and a final `>` matches the rest.
     ///
-    /// Wrong: while a Kafka topic does not exist, the bridge reads no topic of this binding and is not ready; it
-    /// retries.
+    /// Wrong: if a Kafka topic does not exist when the bridge starts, the bridge reads no topic of this binding and is
+    /// not ready; it retries. If a topic is deleted later, the bridge reads the others and is `degraded`.
     #[schemars(length(min = 1))]
     pub topics: Vec<AsText<TopicFilter>>,
     /// The Kafka consumer group or NATS queue group that the replicas share.
@@ -54,9 +54,9 @@ pub struct BindingConfig {
     #[serde(default)]
     pub strict: bool,
     /// What happens to a JSON object of no known family: `reject` makes it a dead letter (with `convert`, it acts like
-    /// `wrap`), `wrap` makes it an event of type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and counts
-    /// its hops in the header `bus-hops`. Payloads that are not a JSON object, such as Avro, text and tombstones, always
-    /// become dead letters.
+    /// `wrap`), `wrap` makes it an event of type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and
+    /// counts its hops in the header `bus-hops`. Payloads that are not a JSON object, such as Avro, text and
+    /// tombstones, always become dead letters.
     #[serde(default)]
     pub on_unknown: OnUnknown,
     /// A conversion (see `a2abus convert --list`) of every record before it is routed (with `role: events`), including

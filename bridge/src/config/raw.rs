@@ -51,8 +51,8 @@ const NOT_CONFIGURATION: &[&str] = &[
 ];
 const NOT_CONFIGURATION_PREFIX: &str = "A2ABUS_TEST_";
 
-/// What the parser says of a template or pattern without quotes, such as `agents.{targetagent}` or `>` between brackets,
-/// `*`, or `*.>`.
+/// What the parser says of a template or pattern without quotes, such as `agents.{targetagent}` or `>` between
+/// brackets, `*`, or `*.>`.
 const UNQUOTED: [&str; 4] = [
     "parsing a flow ",
     "scanning an anchor or alias",
@@ -138,15 +138,26 @@ fn parse(text: &str) -> Result<Node, serde_saphyr::Error> {
 
 /// The parser's message without its position, which the problem already has.
 fn parser_message(error: &serde_saphyr::Error) -> String {
-    match error.without_snippet() {
+    let error = cause(error);
+    match error {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             return format!("duplicate key {key}");
         }
         // Only keys are read as text.
         serde_saphyr::Error::NullIntoString { .. } => return "a key is empty".to_owned(),
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            return "the file has several YAML documents: keep one, and remove the line `---` after it".to_owned();
+        }
+        serde_saphyr::Error::Budget { .. }
+        | serde_saphyr::Error::AliasReplayCounterOverflow { .. }
+        | serde_saphyr::Error::AliasReplayLimitExceeded { .. }
+        | serde_saphyr::Error::AliasExpansionLimitExceeded { .. }
+        | serde_saphyr::Error::AliasReplayStackDepthExceeded { .. } => {
+            return "too many values, or too many levels of values: an alias (`*NAME`) counts as what it repeats".to_owned();
+        }
         _ => {}
     }
-    let text = error.without_snippet().to_string();
+    let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     let what = line.rsplit_once(" at line ").map_or(line, |(what, _)| what);
     let cure = match UNQUOTED.iter().any(|fault| what.contains(fault)) {
@@ -154,6 +165,14 @@ fn parser_message(error: &serde_saphyr::Error) -> String {
         false => "",
     };
     format!("not YAML: {what}{cure}")
+}
+
+/// The error itself, without the lines around it and without the alias through which it was found.
+fn cause(error: &serde_saphyr::Error) -> &serde_saphyr::Error {
+    match error.without_snippet() {
+        serde_saphyr::Error::AliasError { error, .. } => cause(error),
+        error => error,
+    }
 }
 
 // === impl Node ===

@@ -261,6 +261,16 @@ impl Node {
         }
     }
 
+    /// The whole number that is written as a fraction or with an exponent, such as `1e3`.
+    fn whole_number(&self) -> Option<String> {
+        let Content::Scalar(Value::Number(number)) = &self.content else {
+            return None;
+        };
+        let value = number.as_f64().filter(|value| value.fract() == 0.0)?;
+        // Larger ones are no longer exact.
+        (value.abs() < 1e15).then(|| format!("{value:.0}"))
+    }
+
     fn is_a(&self, name: &str) -> bool {
         let own = self.json_type();
         own == name || name == "number" && own == "integer"
@@ -438,6 +448,11 @@ fn not_allowed(given: Option<&str>, allowed: &[&str]) -> String {
 }
 
 fn wrong_type(node: &Node, expected: &str) -> String {
+    if expected == "a whole number"
+        && let Some(whole) = node.whole_number()
+    {
+        return format!("expected a whole number: write {whole}");
+    }
     let own = if node.is_a("number") {
         "number"
     } else {

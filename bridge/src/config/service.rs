@@ -35,8 +35,8 @@ pub struct CallsConfig {
     /// The number of this replica among those with the same `reply_topic`, from 0, for instance the ordinal of its pod.
     /// On Kafka this replica reads its answers from the partition with this number modulo the number of partitions.
     ///
-    /// Wrong: two replicas with the same number read the answers meant for each other and count them as late. Replicas with random
-    /// numbers may share a partition.
+    /// Wrong: two replicas with the same number read the answers meant for each other and count them as late. Replicas
+    /// with random numbers may share a partition.
     #[schemars(range(min = 0, max = 65_535), extend("default_words" = "random at each start"))]
     pub replica: Option<u16>,
     /// Whether an answer must prove that its sender has the request. The ids that an agent repeats anyway (the JSON-RPC
@@ -90,8 +90,8 @@ pub struct CallsConfig {
     /// Wrong: too small: requests are refused. Too large: callers can make the process use that much memory.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub budget_bytes: AsText<ByteSize>,
-    /// Maximum number of parts of one answer that wait for a slow caller, or for the bridge to publish or store them; at
-    /// the limit the answer ends with an error. Each counts its size and 256 bytes against `budget_bytes`.
+    /// Maximum number of parts of one answer that wait for a slow caller, or for the bridge to publish or store them;
+    /// at the limit the answer ends with an error. Each counts its size and 256 bytes against `budget_bytes`.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_parts_buffered: u32,
 }
@@ -120,8 +120,9 @@ pub struct HttpConfig {
     /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` accepts them from everywhere.
     pub listen: AsText<SocketAddr>,
     /// The origins of web pages that may send requests, such as `https://app.example.com`. Requests with any other
-    /// `Origin` are refused with 403, except those that read agent cards, which are public. Programs other than browsers
-    /// usually send none and are not affected.
+    /// `Origin` are refused with 403, unless that is the origin of this server (`a2a.public_url`, or the `Host` of the
+    /// request). Requests that read agent cards are served, but browsers do not show the response to pages of other
+    /// origins. Programs other than browsers usually send no `Origin` and are not affected.
     ///
     /// Wrong: a listed page can call every agent from its visitors' browsers.
     #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]

@@ -99,6 +99,47 @@ fn invalid_yaml_is_reported_with_its_position() {
 }
 
 #[test]
+fn a_text_that_the_parser_refuses_is_reported_without_the_words_of_the_parser() {
+    let bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned()
+        + "b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n"
+        + "c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b]\n"
+        + "d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c]\n"
+        + "e: &e [*d, *d, *d, *d, *d, *d, *d, *d, *d]\n"
+        + "f: &f [*e, *e, *e, *e, *e, *e, *e, *e, *e]\n"
+        + "g: [*f, *f, *f, *f, *f, *f, *f, *f, *f]\n";
+    for (text, end) in [
+        (
+            "http: {}\n---\nadmin: {}\n",
+            "the file has several YAML documents: keep one, and remove the line `---` after it",
+        ),
+        (
+            bomb.as_str(),
+            "too many values, or too many levels of values: an alias (`*NAME`) counts as what it repeats",
+        ),
+    ] {
+        let found = problems(text, &[]);
+        assert!(found.len() == 1 && found[0].ends_with(end), "{found:?}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a2abus.yaml");
+    std::fs::write(&path, b"http: {}\nadmin: {} # \xe9\n").unwrap();
+    let error = Config::load(&path, []).unwrap_err().to_string();
+    let end = "a2abus.yaml: cannot be read: line 2 is not UTF-8: save the file as UTF-8";
+    assert!(error.ends_with(end), "{error}");
+}
+
+#[test]
+fn a_whole_number_with_an_exponent_is_refused_with_its_digits() {
+    check_more(
+        "limits: {max_depth: 1e2, max_hops: 3.0}\n",
+        &[
+            "f:1:21: limits.max_depth: expected a whole number: write 100",
+            "f:1:36: limits.max_hops: expected a whole number: write 3",
+        ],
+    );
+}
+
+#[test]
 fn a_file_of_nothing_lacks_a_transport() {
     let expected = [
         "f:1:1: transports: add a transport, of type kafka or nats: calls go to agents through it",

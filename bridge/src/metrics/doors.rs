@@ -77,7 +77,7 @@ const QUESTIONS_REFUSED: Definition = Definition {
     name: "a2abus_questions_refused_total",
     unit: "questions",
     labels: &[],
-    help: "Questions of agents that got an error, because the caller cannot be asked.",
+    help: "Questions of agents that were refused with an error, because the caller cannot be asked.",
 };
 
 // === impl DoorMetrics ===

@@ -11,6 +11,8 @@ pub enum CallOutcome {
     Cancelled,
     /// The agent or the bus could not be reached.
     Unavailable,
+    /// Its request stays at its source, and another reader sends it.
+    Left,
     /// Anything else.
     Failed,
 }
@@ -75,11 +77,12 @@ pub enum HttpPath {
 
 impl CallOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Answered,
         Self::Timeout,
         Self::Cancelled,
         Self::Unavailable,
+        Self::Left,
         Self::Failed,
     ];
 
@@ -91,6 +94,7 @@ impl CallOutcome {
             Self::Timeout => "timeout",
             Self::Cancelled => "cancelled",
             Self::Unavailable => "unavailable",
+            Self::Left => "left",
             Self::Failed => "failed",
         }
     }

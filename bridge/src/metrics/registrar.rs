@@ -1,5 +1,7 @@
 //! The registration of metrics, each with its documentation.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use prometheus::core::Collector;
 use prometheus::{
     Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -90,6 +92,13 @@ pub(super) fn per_value(
 ) -> Result<Vec<IntCounter>, Error> {
     let counter = |value: &&str| counters.get_metric_with_label_values(&[*value]);
     values.iter().map(counter).collect()
+}
+
+/// The time now, in seconds since 1970.
+pub(super) fn unix_time() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = now.map_or(0, |since| since.as_secs());
+    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 pub(super) fn add_one(counters: &[IntCounter], index: usize) {

@@ -1,10 +1,8 @@
 //! The metrics of the configuration: whether a changed file is in use.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use prometheus::{Error, IntCounter, IntGauge};
 
-use super::registrar::{Definition, Registrar, add_one, per_value};
+use super::registrar::{Definition, Registrar, add_one, per_value, unix_time};
 
 /// The metrics of the configuration.
 #[derive(Debug)]
@@ -56,10 +54,7 @@ impl ReloadMetrics {
 
     fn succeeded(&self) {
         self.successful.set(1);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let seconds = now.map_or(0, |since| since.as_secs());
-        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-        self.success_timestamp.set(seconds);
+        self.success_timestamp.set(unix_time());
     }
 }
 

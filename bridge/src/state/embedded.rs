@@ -478,13 +478,18 @@ mod tests {
         let error = EmbeddedLog::open(spec.clone(), directory.path()).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         let open = EmbeddedLog::open(spec.clone(), directory.path()).unwrap();
-        let used = EmbeddedLog::open(spec, directory.path()).unwrap_err();
+        let used = EmbeddedLog::open(spec.clone(), directory.path()).unwrap_err();
         drop(open);
         for (error, cure) in [(error, "move it away"), (used, "`state.directory`")] {
             let text = error.to_string();
             let name = path.display().to_string();
             assert!(text.contains(&name) && text.contains(cure), "{text}");
         }
+        let missing = directory.path().join("missing");
+        let text = EmbeddedLog::open(spec, &missing).unwrap_err().to_string();
+        let name = missing.join("test.redb").display().to_string();
+        let cure = "create the directory (`state.directory`)";
+        assert!(text.contains(&name) && text.contains(cure), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -285,7 +286,7 @@ impl Kind {
 
 /// Whether a file is damaged, or was not written by the database library.
 fn is_invalid(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::InvalidData
+    error.kind() == ErrorKind::InvalidData
 }
 
 /// What an operator can do about an error of a file.
@@ -293,6 +294,12 @@ fn cure(error: &redb::Error) -> &'static str {
     match error {
         redb::Error::DatabaseAlreadyOpen => {
             ": another process uses this file: give each process its own `state.directory`"
+        }
+        redb::Error::Io(error) if error.kind() == ErrorKind::NotFound => {
+            ": create the directory (`state.directory`) before the bridge starts"
+        }
+        redb::Error::Io(error) if error.kind() == ErrorKind::PermissionDenied => {
+            ": let the user of the bridge write to the directory (`state.directory`) and its files"
         }
         redb::Error::Io(error) if !is_invalid(error) => "",
         redb::Error::Io(_) | redb::Error::Corrupted(_) | redb::Error::RepairAborted => {

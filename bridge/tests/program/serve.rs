@@ -403,6 +403,54 @@ fn a_refused_reload_names_an_error_and_not_the_warning_before_it() {
     assert!(!report.contains("state.directory"), "{report}");
 }
 
+/// Sends so many notifications that the log has a line for each.
+fn notify(served: &Served, count: usize) {
+    const BATCH: usize = 50;
+    let one = r#"{"jsonrpc":"2.0","method":"m","params":{"_agentId":"a"}}"#;
+    let batch = format!("[{}]", vec![one; BATCH].join(","));
+    for _ in 0..count.div_ceil(BATCH) {
+        let answer = post(&served.door, "/rpc", "", &batch);
+        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+    }
+}
+
+fn is_losing_lines(served: &Served) -> bool {
+    !get(&served.admin, "/metrics").contains("a2abus_log_lines_lost_total 0\n")
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    // A reader that stops reading after the line with the addresses.
+    let before = r#"
+        mkfifo "$1.log"
+        (
+            exec 3< "$1.log" 4>&2 2> /dev/null
+            grep -m 1 started <&3 >&4
+            exec 4>&-
+            while kill -0 $$; do sleep 0.2; done
+        ) &
+        exec > "$1.log" 2>&1"#;
+    let served = Served::start_in(CONFIG, before);
+    // Until the pipe and the queue are full.
+    while !is_losing_lines(&served) {
+        notify(&served, 1_000);
+    }
+    served.signal(&["TERM"]);
+    assert_eq!(served.wait(), 0);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let mut served = Served::start(CONFIG);
+    // The thread that reads the log closes its end of the pipe when it has a line for nobody.
+    served.log = mpsc::channel().1;
+    while !is_losing_lines(&served) {
+        notify(&served, 1);
+    }
+    served.signal(&["TERM"]);
+    assert_eq!(served.wait(), 0);
+}
+
 #[test]
 fn a_second_signal_directly_after_the_first_is_the_same_order() {
     let served = Served::start(CONFIG);
@@ -646,6 +694,38 @@ fn the_access_log_names_a_method_that_a2a_does_not_have() {
     assert_eq!(line["outcome"], "method_not_found", "{line} {answer}");
     assert_eq!(line["method"], "foo/bar", "{line} {answer}");
     assert_eq!(line["agent"], "weather", "{line} {answer}");
+}
+
+#[test]
+fn the_access_log_names_the_method_of_a_refused_mcp_message() {
+    let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
+    let served = Served::start(&format!("{CONFIG}{agents}\n"));
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let list = |id: Value| {
+        let params = json!({ "_meta": meta });
+        json!({ "jsonrpc": "2.0", "id": id, "method": "tools/list", "params": params }).to_string()
+    };
+    let note = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#.to_owned();
+    let (newest, unknown) = (
+        "mcp-protocol-version: 2026-07-28\r\n",
+        "mcp-protocol-version: 1999-01-01\r\n",
+    );
+    for (headers, body, method, outcome) in [
+        (newest, list(json!(1)), "tools/list", "header_mismatch"),
+        (newest, list(json!(1.5)), "tools/list", "invalid_request"),
+        (unknown, note, "notifications/x", "version_not_supported"),
+    ] {
+        let answer = post(&served.door, "/mcp/agents/weather", headers, &body);
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        let line = served.next_access();
+        assert_eq!(line["outcome"], outcome, "{line} {answer}");
+        assert_eq!(line["method"], method, "{line} {answer}");
+        assert_eq!(line["agent"], "weather", "{line} {answer}");
+        assert_eq!(line["call"], call_id(&answer), "{line}");
+    }
 }
 
 #[test]
@@ -956,4 +1036,47 @@ fn warnings_of_attach(directory: &Path, transport: &str, more: &str) -> Vec<Stri
     child.kill().unwrap();
     child.wait().unwrap();
     warnings
+}
+
+/// What `a2abus serve` writes to standard error when it cannot start, line by line.
+fn failed_start(config: &str) -> Vec<String> {
+    let directory = TempDir::new().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    std::fs::write(&file, config).unwrap();
+    let output = command(&["serve", "-c", file.to_str().unwrap()]).output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn an_error_at_the_start_is_a_line_of_the_log_and_names_the_key_and_a_cure() {
+    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = used.local_addr().unwrap().to_string();
+    for (key, free) in [("http", "admin"), ("admin", "http")] {
+        let config = CONFIG.replace(
+            &format!("{key}: {{ listen: '127.0.0.1:0' }}"),
+            &format!("{key}: {{ listen: '{address}' }}"),
+        );
+        assert!(config.contains(&format!("{free}: {{ listen: '127.0.0.1:0' }}")));
+        let lines = failed_start(&config);
+        let lines = lines.iter().map(|line| serde_json::from_str(line).unwrap());
+        let lines: Vec<Value> = lines.collect();
+        let last = lines.last().unwrap();
+        let message = last["message"].as_str().unwrap();
+        let start = format!("{key}.listen: cannot listen on {address}: ");
+        let cure = ": another process uses this port: choose another one";
+        assert!(message.starts_with(&start), "{last}");
+        assert!(message.ends_with(cure), "{last}");
+        assert_eq!(last["level"], "ERROR");
+        assert!(last["timestamp"].is_string() && last["target"] == "a2abus");
+
+        let lines = failed_start(&config.replace("log_format: json", "log_format: text"));
+        let line = lines.last().unwrap();
+        assert!(line.starts_with(&format!("a2abus: {start}")), "{line}");
+    }
+    // The format is unknown while the configuration is invalid.
+    let lines = failed_start(&CONFIG.replace("routes", "rotes"));
+    assert!(lines.iter().all(|line| !line.starts_with('{')), "{lines:?}");
 }

@@ -402,7 +402,7 @@ unit 0  refused: bad_target
 why     must be a string of letters, digits and . _ - / : @ + without "..", not empty, not too long
 where   /params/_agentId, byte 59: …ethod":"m","params":{"_agentId": ▸"a b"}}
 goes    to the dead letters of its binding
-fix     name the agent with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no ".."
+fix     name one agent, the same wherever the message names it, with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no ".."
 "#,
         );
     }

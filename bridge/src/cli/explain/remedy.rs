@@ -25,7 +25,7 @@ impl Fix {
         if !is_for_answers || refusal.is_of_event() {
             return Self {
                 reason: refusal.code,
-                fix: of(refusal.kind),
+                fix: of(refusal),
             };
         }
         match refusal.kind {
@@ -33,18 +33,18 @@ impl Fix {
                 reason: UNCORRELATED,
                 fix: NAME_THE_CALL,
             },
-            kind => Self {
+            _ => Self {
                 reason: "unreadable",
-                fix: of(kind),
+                fix: of(refusal),
             },
         }
     }
 }
 
 /// The fix, in one sentence.
-fn of(kind: DecodeErrorKind) -> &'static str {
+fn of(refusal: &Refusal) -> &'static str {
     use DecodeErrorKind as K;
-    match kind {
+    match refusal.kind {
         K::Empty => "send a payload; an empty record is often a tombstone of a compacted topic",
         K::NotUtf8 => {
             "encode the payload as UTF-8; decompress or decode compressed and Avro records first"
@@ -62,18 +62,21 @@ fn of(kind: DecodeErrorKind) -> &'static str {
             "write a version that the bridge reads: \"jsonrpc\":\"2.0\" (a string), \"specversion\":\"1.0\", or 1.x for A2E and E2A"
         }
         K::DuplicateMember => "remove the duplicate: two readers could see two different values",
-        K::BadId => {
-            "use a string, a number or null as the id, up to 1024 bytes, without control characters"
-        }
+        K::BadId => of_bad_id(refusal),
         K::BadMethod => "use a method of 1 to 256 characters without spaces or control characters",
         K::BadParams => {
             "make params an object; only methods of no known protocol may have an array"
         }
         K::BadError => "give the error an integer \"code\" and a string \"message\"",
-        K::BadTarget => "name the agent with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no \"..\"",
+        K::BadTarget => {
+            "name one agent, the same wherever the message names it, with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no \"..\""
+        }
         K::BadTopic => "name the topic with 1 to 249 of A-Z a-z 0-9 . _ - / : @ + and no \"..\"",
         K::BadSeq => "make params._seq a short string or a number",
         K::BadMember => "make the member a short string or a number, or leave it out",
+        K::BadValue => {
+            "give the message inside the request_id of the message around it, or remove it; a request inside also needs a binding of trusted peers (protocol: e2a or e2a_trusted: true)"
+        }
         K::BothResultAndError => {
             "answer with a result or with an error, not with both (\"error\":null counts as one)"
         }
@@ -96,5 +99,18 @@ fn of(kind: DecodeErrorKind) -> &'static str {
             "do not send messages about a connection (handshake, ping, pong, shutdown) to the bus, or wrap them in a CloudEvent"
         }
         _ => "see the message",
+    }
+}
+
+/// Families differ in what an id may be.
+fn of_bad_id(refusal: &Refusal) -> &'static str {
+    match (refusal.pointer.as_str(), refusal.has_sender) {
+        ("/id", false) => {
+            "use a string, a number or null as the id, up to 1024 bytes, without control characters"
+        }
+        ("/id", true) => "use a string as the id, or leave it out",
+        _ => {
+            "use a string of at most 256 characters or a number as the id, without control characters"
+        }
     }
 }

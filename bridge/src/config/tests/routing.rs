@@ -94,6 +94,29 @@ routes:
 }
 
 #[test]
+fn routes_behind_a_pattern_that_takes_their_agent_are_reported() {
+    check_more(
+        "
+routes:
+- {name: a, when: {targetagent: 'a*'}, to: [{transport: k, topic: all}]}
+- {name: t, when: {targetagent: 't*', type: z}, to: [{transport: n, topic: all}]}
+- {name: same, when: {targetagent: [same, other]}, to: [{transport: k, topic: 'agents.{targetagent}'}]}
+- {name: late, when: {targetagent: az}, to: [{transport: k, topic: az}]}
+agents:
+  a1: {description: A, to: {transport: k, topic: a1}}
+  t1: {description: T, to: {transport: k, topic: t1}}
+  same: {description: S, to: {transport: k, topic: agents.same}}
+  other: {description: O, to: {transport: n, topic: agents.other}}
+",
+        &[
+            "f:5:3: warning: routes[3]: never matches: the earlier route a matches every event that meets its conditions",
+            "f:7:7: warning: agents.a1: never matches: the earlier route a matches every event that meets its conditions",
+            "f:10:10: warning: agents.other: never matches: the earlier route same matches every event that meets its conditions",
+        ],
+    );
+}
+
+#[test]
 fn loops_of_one_route() {
     check_more(
         "

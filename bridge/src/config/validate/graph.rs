@@ -6,14 +6,16 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use a2abus_plugin::extension;
 use a2abus_transports::{Topic, TopicFilter};
 
 use super::checker::{Checker, attributes_of};
 use crate::config::path::ValuePath;
 use crate::config::{
-    BindingConfig, ConditionConfig, DestinationConfig, Role, RouteConfig, condition_holds,
+    BindingConfig, Condition, ConditionConfig, DestinationConfig, Role, RouteConfig,
+    condition_holds,
 };
-use crate::names::{Attribute, Names, TemplatePart};
+use crate::names::{Attribute, Name, Names, Template, TemplatePart};
 
 /// How certain it is that something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -346,9 +348,11 @@ const MAX_CONDITIONS_COMPARED: usize = 6;
 
 type Conditions<'a> = Vec<(&'a str, &'a ConditionConfig)>;
 
-/// Warns of rules that never match, because an earlier rule requires a subset of their conditions.
+/// Warns of rules that never match, because an earlier rule requires a subset of their conditions, or takes the
+/// requests of their agent with a pattern.
 pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
     let mut earlier: HashMap<Conditions<'_>, &RouteConfig> = HashMap::new();
+    let mut patterns: Vec<(Condition, &RouteConfig)> = Vec::new();
     for (path, route) in checker.each_route() {
         let conditions: Conditions<'_> = route
             .when
@@ -356,6 +360,7 @@ pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
             .map(|(name, condition)| (name.as_str(), condition))
             .collect();
         let taker = subsets(&conditions).find_map(|subset| earlier.get(&subset).copied());
+        let taker = taker.or_else(|| taken_by_pattern(&patterns, route));
         if let Some(taker) = taker {
             let message = format!(
                 "never matches: the earlier route {} matches every event that meets its conditions",
@@ -364,7 +369,73 @@ pub(super) fn unreachable_routes(checker: &mut Checker<'_>) {
             checker.warning(path.clone(), message);
         }
         earlier.entry(conditions).or_insert(route);
+        patterns.extend(pattern_of(route).map(|pattern| (pattern, route)));
     }
+}
+
+/// The earlier route that takes all requests of the route's agent elsewhere.
+fn taken_by_pattern<'a>(
+    patterns: &[(Condition, &'a RouteConfig)],
+    route: &RouteConfig,
+) -> Option<&'a RouteConfig> {
+    let agent = agent_of(only_target(route)?)?;
+    let taker = patterns
+        .iter()
+        .find(|(pattern, _)| pattern.holds(Some(agent)));
+    let taker = taker.map(|(_, taker)| *taker)?;
+    (!sends_alike(taker, route, agent)).then_some(taker)
+}
+
+/// The condition of a route that asks for agents only, but not for one by its name.
+fn pattern_of(route: &RouteConfig) -> Option<Condition> {
+    let target = only_target(route)?;
+    match agent_of(target) {
+        Some(_) => None,
+        None => Condition::new(target).ok(),
+    }
+}
+
+/// The condition on the agent, if the route has no other.
+fn only_target(route: &RouteConfig) -> Option<&ConditionConfig> {
+    let mut conditions = route.when.iter();
+    match (conditions.next(), conditions.next()) {
+        (Some((name, condition)), None) if name.as_str() == extension::TARGET_AGENT => {
+            Some(condition)
+        }
+        _ => None,
+    }
+}
+
+/// The agent that a condition names.
+fn agent_of(condition: &ConditionConfig) -> Option<&str> {
+    match condition {
+        ConditionConfig::Pattern(name) if !name.is_glob() => Some(name.text().as_str()),
+        _ => None,
+    }
+}
+
+/// Whether the requests of an agent that take the earlier route are treated as by the later one.
+fn sends_alike(earlier: &RouteConfig, later: &RouteConfig, agent: &str) -> bool {
+    let is_reached = |to: &DestinationConfig| {
+        let place = place_of(to, agent);
+        place.is_some() && earlier.to.iter().any(|to| place_of(to, agent) == place)
+    };
+    earlier.convert == later.convert
+        && earlier.validate == later.validate
+        && later.to.iter().all(is_reached)
+}
+
+/// The transport and the topic of a destination for an agent, if its topic needs no other attribute.
+fn place_of<'t>(to: &'t DestinationConfig, agent: &str) -> Option<(&'t Name, String)> {
+    let template: &Template = &to.topic;
+    let parts = template.parts().iter().map(|part| match part {
+        TemplatePart::Literal(text) => Some(text.to_string()),
+        TemplatePart::Attribute(name) if name.as_str() == extension::TARGET_AGENT => {
+            Some(agent.to_owned())
+        }
+        TemplatePart::Attribute(_) => None,
+    });
+    Some((&to.transport, parts.collect::<Option<String>>()?))
 }
 
 /// All subsets of the conditions; only the empty and the full set if there are many.

@@ -347,6 +347,22 @@ fn explain_suggests_a_fix_for_a_refused_payload() {
         (&json!("bad_target"), 1)
     );
     assert!(line["fix"].as_str().unwrap().contains("256"));
+    // Families differ in what an id may be, and an agent may have a valid name twice.
+    let long = "x".repeat(300);
+    let e2a = format!(r#"{{"protocol_version":"1.0","request_id":"{long}","method":"m"}}"#);
+    let two = r#"{"protocol_version":"1.0","request_id":"r","method":"m","agent_id":"b","params":{"_agentId":"a"}}"#;
+    for (payload, fix) in [
+        (e2a.as_str(), "at most 256 characters"),
+        (r#"{"jsonrpc":"2.0","id":{},"method":"m"}"#, "null"),
+        (
+            r#"{"a2e":"1.0","type":"ping","id":7}"#,
+            "a string as the id",
+        ),
+        (two, "name one agent"),
+    ] {
+        let line = run(&["explain"], payload).one();
+        assert!(line["fix"].as_str().unwrap().contains(fix), "{line}");
+    }
 }
 
 #[test]
