@@ -13,7 +13,7 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-from common import CHART, HELM, PROGRAM, REPO, RUN, bridge_of, call, environment_of, objects, render, report, undocumented
+from common import CHART, HELM, PROGRAM, REPO, RUN, bridge_of, call, dead_links, environment_of, objects, render, report, undocumented
 
 # The oldest that the chart allows, one in between, and the newest that is known here.
 VERSIONS = ("1.30.0", "1.34.0", "1.37.0")
@@ -154,9 +154,12 @@ REFUSED += [
     (["--set-json", TOPICS, "--set", "keda.enabled=true"], "`bindings[0].topics` of the configuration must be a list"),
     (["--set", f"configFile={ENABLED_NO}"], '`http.enabled` of the configuration is "no": write true or false'),
     ([*BUS, "--set-string", "config.workflows.enabled=true"], '`workflows.enabled` of the configuration is "true"'),
+    ([*BUS, "--set", "extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=data"], '`extraVolumeMounts`: there is no volume "data"'),
+    *((["--set", f"configFile=transports: {{nats: {{type: nats\\, servers: [nats://nats]}}}}\n{section}: {{allowed_hosts: [a\\, {host}]}}"], f"Helm reads `{section}.allowed_hosts[1]` of the configuration as {read}")
+      for section, host, read in (("http", "1e5", "100000"), ("admin", "012", "10"), ("http", "true", "true"))),
 ]
 # What the files and the directory of bridge/examples/a2abus.yaml need.
-VOLUMES_OF_EXAMPLE = ["--set", "persistence.enabled=true,extraVolumeMounts[0].mountPath=/run/secrets,extraVolumeMounts[0].name=keys"]
+VOLUMES_OF_EXAMPLE = ["--set", "persistence.enabled=true,extraVolumeMounts[0].mountPath=/run/secrets,extraVolumeMounts[0].name=keys,extraVolumes[0].name=keys"]
 # Manifests of an example, and what prints them.
 PRINTED = [
     ("strimzi", "kafka.yaml", ["--output", "strimzi", "--acls", "--cluster", "agents", "--partitions", "12", "--replicas", "3"]),
@@ -190,6 +193,7 @@ def main():
     refused(BUS, "set `fullnameOverride`", release="1bus")
     refused(BUS, "set `fullnameOverride`", release="my.bus")
     accepted()
+    instances()
     environments()
     written_otherwise()
     names_of_secrets()
@@ -369,13 +373,17 @@ def accepted():
         ["--set", "resources.requests=null,resources.limits=null"],
         ["--set", "env[0].name=A2ABUS_TELEMETRY__LOG,env[0].value=debug"],
         ["--set", "env[0].name=A2ABUS_TRANSPORTS__NATS__AUTH__USER,env[0].value=me"],
-        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/b/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/,extraVolumeMounts[0].name=a"],
-        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/ca.crt,extraVolumeMounts[0].subPath=ca.crt,extraVolumeMounts[0].name=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/b/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/,extraVolumeMounts[0].name=a,extraVolumes[0].name=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets/a/ca.crt,extraVolumeMounts[0].subPath=ca.crt,extraVolumeMounts[0].name=a,extraVolumes[0].name=a"],
         ["--set", "config.transports.nats.tls.ca_file=/run/secrets/a/ca.crt,csiSecrets[0].name=a,csiSecrets[0].secretProviderClass=a"],
-        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets,extraVolumeMounts[0].name=a"],
+        ["--set", "config.transports.nats.tls.ca_file=/run/secrets/ca.crt,extraVolumeMounts[0].mountPath=/run/secrets,extraVolumeMounts[0].name=a,extraVolumes[0].name=a"],
         ["--set", "config.transports.nats.tls.ca_file=/etc/ssl/certs/ca.crt"],
+        ["--set", "persistence.enabled=true,extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=data"],
+        ["--set", "mode=sidecar,extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=of-the-agent"],
+        ["--set", 'test.agent=a"b'],
+        ["--set-json", 'config.http={"allowed_hosts":["100000","true"]}'],
         ["--set", "config.workflows.enabled=false,config.workflows.data_directory=/data,config.workflows.file_directory=/data"],
-        ["--set", "config.workflows.enabled=true,config.workflows.file_directory=/data/files,extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=a"],
+        ["--set", "config.workflows.enabled=true,config.workflows.file_directory=/data/files,extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=a,extraVolumes[0].name=a"],
         ["--set", "config.workflows.enabled=true,config.workflows.file_directory=/data,securityContext.readOnlyRootFilesystem=false"],
         ["--set", "config.workflows.enabled=true,config.workflows.data_directory=/data,config.workflows.file_directory=/var/lib/a2abus/files,persistence.enabled=true"],
     ):
@@ -386,6 +394,36 @@ def accepted():
     report("values that look like some that are refused", faults)
     known, values = (yaml.safe_load((CHART / name).read_text()) for name in ("files/workload.yaml", "values.yaml"))
     report("defaults of a workload", [f"{name}: {values[name]}" for name, default in known.items() if values[name] != default])
+
+
+def instances():
+    """Two instances in one release share no name and no `job`; the rules of each select its own `job`."""
+    place = RUN / "umbrella"
+    (place / "charts").mkdir(parents=True)
+    (place / "charts/a2abus").symlink_to(CHART)
+    dependencies = [{"name": "a2abus", "version": "*", "alias": alias} for alias in ("east", "west")]
+    (place / "Chart.yaml").write_text(yaml.safe_dump({"apiVersion": "v2", "name": "umbrella", "version": "0.1.0", "dependencies": dependencies}))
+    one = {"config": json.loads(BUS[1].removeprefix("config=")), "serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
+    (place / "values.yaml").write_text(yaml.safe_dump({"east": one, "west": one}))
+    documents = objects(render(place, None, VERSIONS[1], release="platform"))
+    names = [(document["kind"], document["metadata"]["name"]) for document in documents]
+    faults = sorted({f"twice: {name}" for name in names if names.count(name) > 1})
+    labels = {document["metadata"]["name"]: document["metadata"]["labels"] for document in documents if document["kind"] == "Service"}
+    rules = {document["metadata"]["name"]: json.dumps(document["spec"]) for document in documents if document["kind"] == "PrometheusRule"}
+    monitors = {document["metadata"]["name"]: document["spec"] for document in documents if document["kind"] == "ServiceMonitor"}
+    for name in ("platform-east", "platform-west"):
+        job = labels[f"{name}-admin"].get(monitors[name]["jobLabel"])
+        selected = set(re.findall(r'job=\\"([^"\\]+)', rules[name]))
+        faults += [f"{name}: the job is {job}, the rules select {selected}"] * (job != name or selected != {name})
+    long = 44 * "a"
+    try:
+        render(place, None, VERSIONS[1], release=f"{long}-platform")
+        faults.append("a name that is cut off is accepted")
+    except ValueError as error:
+        faults += [str(error)] * ("set `fullnameOverride`" not in str(error))
+    (workload,) = [document for document in objects(render(CHART, None, VERSIONS[1], *BUS, release=f"{long}-platform")) if document["kind"] == "Deployment"]
+    faults += [f"another name: {workload['metadata']['name']}"] * (workload["metadata"]["name"] != f"{long}-platfor")
+    report("two instances of the chart in one release", faults)
 
 
 def environments():
@@ -668,15 +706,19 @@ def systemd_in_five_minutes():
     unit = (REPO / "packaging/a2abus.service").read_text()
     faults = [f"nothing of the unit is at {path}" for path in ("/usr/bin/a2abus", "/etc/a2abus/a2abus.yaml") if path not in unit]
     for arguments in map(shlex.split, commands(section("On Debian"))):
-        if arguments[0] == "install":
-            if arguments[-2] == "-t":
-                arguments = [*arguments[:-2], f"{arguments[-1]}/{pathlib.Path(arguments[-3]).name}"]
-            source, target = arguments[-2:]
+        if arguments[0] != "install":
+            continue
+        mode, *sources, target = arguments[1:4], *arguments[4:-1], arguments[-1]
+        if sources[-1] == "-t":
+            sources = [str(path.relative_to(REPO)) for pattern in sources[:-1] for path in REPO.glob(pattern)]
+        for source in sources:
+            at = place / target.removeprefix("/")
+            at = at / pathlib.Path(source).name if "-t" in arguments else at
             faults += [f"no file {source}"] * (not source.startswith("target/") and not (REPO / source).exists())
-            target = place / target.removeprefix("/")
             stand_in = PROGRAM if source.startswith("target/") else REPO / source
-            result = call(*arguments[:-2], stand_in, target)
-            faults += [result.stderr] * result.returncode + [f"nothing is at {target}"] * (not target.exists())
+            result = call("install", *mode, stand_in, at)
+            faults += [result.stderr] * result.returncode + [f"nothing is at {at}"] * (not at.exists())
+    faults += dead_links(place)
     faults += undocumented(place)
     result = call(place / "usr/bin/a2abus", "check", "-c", place / "etc/a2abus/a2abus.yaml")
     report("README: systemd in five minutes", faults + [result.stderr] * result.returncode)

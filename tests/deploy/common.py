@@ -96,6 +96,16 @@ def undocumented(root):
     return missing if named else ["they name no document"]
 
 
+def dead_links(root):
+    """The links of the installed documents to files that are not installed, and that not only the repository has."""
+    documents, faults = root / "usr/share/doc/a2abus", []
+    for path in sorted(documents.rglob("*.md")):
+        for target in re.findall(r"\]\(([^)\s#]+)", path.read_text()):
+            elsewhere = "://" in target or target.startswith(("plugin/", "helm/", "examples"))
+            faults += [f"{path.relative_to(documents)}: {target}"] * (not elsewhere and not (path.parent / target).exists())
+    return faults if (documents / "README.md").exists() else ["no README.md is installed"]
+
+
 def link(source, target):
     try:
         os.link(source, target)

@@ -19,7 +19,7 @@ import nats
 import promql_parser
 import yaml
 
-from common import CHART, DEADLINE, PROGRAM, REPO, RUN, Process, ask, bridge_of, call, environment_of, get, inside, new_root, objects, render, report, undocumented
+from common import CHART, DEADLINE, PROGRAM, REPO, RUN, Process, ask, bridge_of, call, dead_links, environment_of, get, inside, new_root, objects, render, report, undocumented
 from ports import free_port
 
 KAFKA = os.environ["A2ABUS_TEST_KAFKA"]
@@ -280,7 +280,7 @@ def package():
     control = call("dpkg-deb", "-f", archive).stdout
     expected = ("Package: a2abus", "Depends: ", "Maintainer: ")
     report("debian: installs", dpkg(root, "-i", archive) + [line for line in expected if line not in control])
-    report("debian: holds the documents that its files name", undocumented(root))
+    report("debian: holds the documents that its files name", undocumented(root) + dead_links(root))
     enabled = list(root.glob("etc/systemd/system/*.wants/a2abus.service"))
     report("debian: the service waits for its configuration", [f"enabled: {link}" for link in enabled])
     shipped = root / "etc/a2abus/a2abus.yaml"

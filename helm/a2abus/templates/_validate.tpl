@@ -12,6 +12,12 @@
 {{- if eq false (dig "admin" "enabled" true $config) }}{{ fail "`admin.enabled` is false, but the probes of the pod use the admin listener: remove it" }}{{ end }}
 {{- if eq (int .Values.ports.http) (int .Values.ports.admin) }}{{ fail (printf "`ports.http` and `ports.admin` are both %d" (int .Values.ports.http)) }}{{ end }}
 {{- if regexMatch "^(127\\.|\\[[0:]*1\\]$|\\[[0:]*:ffff:127\\.)" (lower .Values.listenAddress) }}{{ fail (printf "`listenAddress` is %s, but the kubelet and the Service connect to the address of the pod: use 0.0.0.0, or [::] for IPv6" .Values.listenAddress) }}{{ end }}
+{{- /* Helm has lost how a number or a Boolean was written. */}}
+{{- range $section := list "http" "admin" }}
+{{- range $index, $host := dig $section "allowed_hosts" list $config }}
+{{- if not (kindIs "string" $host) }}{{ fail (printf "Helm reads `%s.allowed_hosts[%d]` of the configuration as %s, which is not a text: write it in quotes" $section $index (toJson $host)) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- include "a2abus.checkImage" . }}
 {{- include "a2abus.checkNames" . }}
 {{- include "a2abus.checkEnvironment" . }}
@@ -89,6 +95,10 @@ and logins in addresses of NATS servers. It does not know which variables of `at
 {{- define "a2abus.checkNames" -}}
 {{- $name := include "a2abus.fullname" . }}
 {{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}{{ fail (printf "%q is not a valid Service name (lower-case letters, digits and -, beginning with a letter): set `fullnameOverride`" $name) }}{{ end }}
+{{- /* A sub-chart with an alias may be one of several instances in its release. */}}
+{{- $isAlias := ne .Chart.Name "a2abus" }}
+{{- $whole := printf "%s-%s" .Release.Name (default .Chart.Name .Values.nameOverride) }}
+{{- if and $isAlias (not .Values.fullnameOverride) (ne $name $whole) (ne $name .Release.Name) }}{{ fail (printf "`%s`: the name %s is too long, and would be cut off to %s, which other instances in this release could get too: set `fullnameOverride` (if this instance is already installed, to the shorter name)" .Chart.Name $whole $name) }}{{ end }}
 {{- $transports := dict }}
 {{- range $name, $transport := (include "a2abus.config" . | fromJson).transports }}
 {{- $variable := include "a2abus.envName" $name }}
@@ -157,6 +167,8 @@ chart needs: it reads them only from the configuration. The bridge also accepts 
 {{- range .Values.extraVolumeMounts }}
 {{- if has (toString .mountPath) $paths }}{{ fail (printf "`extraVolumeMounts`: something else is mounted at %q" (toString .mountPath)) }}{{ end }}
 {{- if hasPrefix "/etc/a2abus/" (toString .mountPath) }}{{ fail (printf "`extraVolumeMounts`: nothing can be mounted at %s, inside the ConfigMap: choose another path, such as /run/secrets/NAME" (toString .mountPath)) }}{{ end }}
+{{- /* The volumes of a sidecar may be those of the agent's chart. */}}
+{{- if and (eq $.Values.mode "workload") (not (has (toString .name) $volumes)) }}{{ fail (printf "`extraVolumeMounts`: there is no volume %q: add it to `extraVolumes`" (toString .name)) }}{{ end }}
 {{- $paths = append $paths (toString .mountPath) }}
 {{- end }}
 {{- $config := include "a2abus.config" . }}
