@@ -3,6 +3,7 @@
 use reqwest::{Client, Method, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use support::battery::within;
 
 use crate::http::{Front, SOON};
 
@@ -453,4 +454,52 @@ async fn an_invalid_number_is_refused_with_a_clear_message() {
     let broken = front.to("/a2a/agents/weather/v1/message:send", "{");
     let broken = broken.header("content-type", "application/json").send();
     assert_eq!(broken.await.unwrap().status(), StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_byte_order_mark_before_http_json_is_skipped() {
+    let front = Front::open_with(CONFIG).await;
+    let part = json!({ "text": "hello" });
+    let message = json!({ "role": "ROLE_USER", "messageId": "m", "parts": [part] });
+    let task = json!({ "targetAgent": "weather", "message": "hello" });
+    for (path, body) in [
+        (
+            "/a2a/agents/weather/message:send",
+            json!({ "message": message }),
+        ),
+        ("/a2a/tasks", task),
+    ] {
+        let request = front.to(path, format!("\u{feff}{body}"));
+        let request = request.header("content-type", "application/json");
+        let sent = request.header("a2a-version", "1.0").send().await.unwrap();
+        let (status, text) = (sent.status(), sent.text().await.unwrap());
+        assert_eq!(status, StatusCode::OK, "{path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn the_health_says_that_the_bridge_drains() {
+    let config = CONFIG.replace("drain_grace: 5s", "drain_grace: 60s");
+    let front = Front::open_with(&config).await;
+    let health = json_of(&front, "/a2a/health").await;
+    assert_eq!(health["status"], "healthy", "{health}");
+    let body = crate::http::request("1", "echo", json!({ "held": true }));
+    let answer = tokio::spawn(front.to("/rpc/weather", body).send());
+    front.meet_agent().await;
+    front.stop.cancel();
+    let health = within("the bridge is no longer healthy", async {
+        loop {
+            let health = get(&front, "/a2a/health").await;
+            if health.status() != StatusCode::OK {
+                break health;
+            }
+        }
+    })
+    .await;
+    assert_eq!(health.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let health: Value = health.json().await.unwrap();
+    assert_eq!(health["status"], "draining", "{health}");
+    assert_eq!(health["agents"], json!(["maps", "weather"]), "{health}");
+    front.meet_agent().await;
+    assert_eq!(answer.await.unwrap().unwrap().status(), StatusCode::OK);
 }

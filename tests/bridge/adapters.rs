@@ -306,6 +306,54 @@ fn a_conversion_that_does_not_exist_is_an_error_with_the_nearest() {
     assert!(pass.contains("write one of the two"), "{pass}");
 }
 
+/// A reader of the original executes the inner request or takes the inner answer, not the one that was routed.
+#[tokio::test]
+async fn a_message_inside_another_does_not_pass_unless_it_is_the_same() {
+    let inside = |id: &str| {
+        format!(
+            r#"{{"protocol_version":"1.0","request_id":"r","method":"x","params":{{"_agentId":"w"}},"channel_context":{{"_jiuwenswarm":{{"normalize_failed":true,"legacy_agent_request":{{"request_id":"{id}"}}}}}}}}"#
+        )
+    };
+    let (same, other) = (inside("r"), inside("evil"));
+    let answer = r#"{"protocol_version":"1.0","request_id":"r","response_kind":"e2a.complete","is_final":true,"metadata":{"_e2a_wire_legacy_agent_response":{"request_id":"evil"}}}"#;
+    let trusted = ", mapping: { e2a_trusted: true }";
+    for (binding, refused) in [
+        ("", vec![same.as_str(), other.as_str(), answer]),
+        (trusted, vec![other.as_str(), answer]),
+    ] {
+        let mut world = World::new(binding, "").await;
+        for payload in refused {
+            world.publish(Message::plain(payload.to_owned())).await;
+            let (reason, detail, body) = world.dead_letter().await;
+            assert_eq!(reason, "bad_value");
+            assert!(!detail.contains("evil"), "{detail}");
+            assert_eq!(body, payload);
+        }
+        if binding == trusted {
+            world.publish(Message::plain(same.clone())).await;
+            assert_eq!(world.event().await.body(), same);
+        }
+        world.end().await;
+    }
+}
+
+/// The bridge itself may put a request into another one.
+#[tokio::test]
+async fn a_request_that_a_conversion_has_put_inside_is_described() {
+    let mut world = World::new(", convert: build_fallback_e2a", "").await;
+    let request = r#"{"request_id":"r","channel_id":"c","req_method":"chat.send","params":{}}"#;
+    world.publish(Message::plain(request)).await;
+    let event = world.event().await;
+    for (name, value) in [
+        ("type", "org.apache.eventmesh.a2a.e2a.unnamed.req"),
+        ("protocolversion", "1.0"),
+        ("collaborationid", "r"),
+    ] {
+        assert_eq!(attribute(&event, name), value, "{name}");
+    }
+    world.end().await;
+}
+
 /// The event and the position it was read at.
 async fn named(world: &mut World) -> (String, String) {
     let event = world.event().await;

@@ -100,6 +100,18 @@ impl World {
         self.calls.call(request).await.unwrap()
     }
 
+    /// A call, and its request as the agent has it.
+    async fn asked(&mut self, method: &str) -> (Answer, Received) {
+        let answer = self.call(method).await;
+        (answer, self.received().await)
+    }
+
+    /// Answers a request with this result at its reply address.
+    async fn answer(&self, request: &Received, result: &str) {
+        let message = response(&request.id, result);
+        self.publish(&request.reply_to, message).await;
+    }
+
     /// The next message that the agent reads.
     pub(super) async fn received(&mut self) -> Received {
         let delivery = within("a request arrives", self.requests.recv())
@@ -172,6 +184,13 @@ pub(super) async fn part(answer: &mut Answer) -> Part {
     within("a part", answer.next()).await.unwrap().unwrap()
 }
 
+/// The next dead letter, settled.
+async fn dead_letter(dead: &mut Consumer) -> Message {
+    let delivery = within("the dead letter", dead.recv()).await.unwrap();
+    delivery.acknowledger.settle(Outcome::Settled).unwrap();
+    delivery.message
+}
+
 pub(super) fn body(part: &Part) -> &str {
     std::str::from_utf8(&part.body).unwrap()
 }
@@ -180,8 +199,7 @@ pub(super) fn body(part: &Part) -> &str {
 async fn plain_json_rpc_with_the_id_it_was_given_correlates_where_answers_belong() {
     let mut world = World::new().await;
     for topic in ["replyto", "responses"] {
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         assert_eq!(request.event.extension_text("mcptype").unwrap(), "request");
         assert!(String::from_utf8_lossy(&request.event.body()).contains(&request.id));
         let topic = if topic == "replyto" {
@@ -206,8 +224,7 @@ async fn plain_json_rpc_with_the_id_it_was_given_correlates_where_answers_belong
 async fn headers_that_echo_the_request_correlate_whatever_the_id_inside() {
     let mut world = World::new().await;
     for header in ["kafka_correlationId", "ce_callid"] {
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         let mut message = response("something else", "1");
         if header == "ce_callid" {
             for (name, value) in [
@@ -232,8 +249,7 @@ async fn headers_that_echo_the_request_correlate_whatever_the_id_inside() {
 #[tokio::test]
 async fn parts_come_as_they_are_published_until_the_last() {
     let mut world = World::new().await;
-    let mut answer = world.call("message/stream").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("message/stream").await;
     for (result, last) in [
         (
             r#"{"kind":"task","id":"t","status":{"state":"submitted"}}"#,
@@ -245,9 +261,7 @@ async fn parts_come_as_they_are_published_until_the_last() {
             true,
         ),
     ] {
-        world
-            .publish(&request.reply_to, response(&request.id, result))
-            .await;
+        world.answer(&request, result).await;
         let part = part(&mut answer).await;
         assert_eq!((part.last, body(&part).contains(result)), (last, true));
     }
@@ -258,8 +272,7 @@ async fn parts_come_as_they_are_published_until_the_last() {
 #[tokio::test]
 async fn cloudevents_marked_stream_are_parts_and_plain_data_become_results() {
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     for (kind, data, last) in [("stream", "{\"n\":1}", false), ("response", "[2]", true)] {
         let mut event = Event::new("a".into(), "/agent".into(), "t".into()).unwrap();
         event.set("mcptype", kind).unwrap();
@@ -342,8 +355,7 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
     let cases = cases.into_iter().chain([not_utf_8]);
     for (case, is_batch) in cases.flat_map(|case| [(case, false), (case, true)]) {
         let (beginning, rest, expected) = case;
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         let beginning = beginning
             .replace("ID", &request.id)
             .replace("CALL", &request.id[..26]);
@@ -356,8 +368,7 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
         let why = error.to_string();
         assert!(why.contains(expected), "{beginning}: {why}");
     }
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     let event = format!(
         r#"{{"specversion":"1.0","id":"1","source":"/a","type":"t","callid":"{}","data":NaN}}"#,
         request.id
@@ -376,8 +387,7 @@ async fn answers_that_cannot_be_read_end_their_calls_with_the_reason() {
 async fn thousands_of_parts_at_once_reach_their_caller() {
     const PARTS: usize = 4_000;
     let mut world = World::with(&format!("{CONFIG}limits: {{ max_units: 5000 }}\n")).await;
-    let mut answer = world.call("message/stream").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("message/stream").await;
     let part_of = |number: usize| {
         let state = if number < PARTS {
             "working"
@@ -406,8 +416,7 @@ async fn thousands_of_parts_at_once_reach_their_caller() {
 #[tokio::test]
 async fn the_last_part_is_marked_in_any_case() {
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     for (is_final, last) in [("False", false), ("FALSE", false), ("True", true)] {
         let mut event = Event::new("a".into(), "/agent".into(), "t".into()).unwrap();
         event.set("callid", request.id.as_str()).unwrap();
@@ -424,12 +433,9 @@ async fn the_last_part_is_marked_in_any_case() {
 #[tokio::test]
 async fn a_second_answer_is_counted_and_dropped() {
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     for result in ["1", "2"] {
-        world
-            .publish(&request.reply_to, response(&request.id, result))
-            .await;
+        world.answer(&request, result).await;
     }
     assert!(body(&part(&mut answer).await).ends_with("\"result\":1}"));
     assert!(answer.next().await.is_none());
@@ -447,12 +453,9 @@ async fn a_second_answer_is_counted_and_dropped() {
 async fn the_log_names_the_agent_of_a_second_answer() {
     let (lines, _logging) = Lines::record();
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     for result in ["1", "2"] {
-        world
-            .publish(&request.reply_to, response(&request.id, result))
-            .await;
+        world.answer(&request, result).await;
     }
     // The caller has not read the first answer yet.
     world
@@ -486,8 +489,7 @@ async fn any_message_to_a_reply_address_answers_the_call() {
         Message::plain(r#"[3]"#),
         event(&required, r#"{"celsius":3}"#),
     ] {
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         world.publish(&request.reply_to, message).await;
         let part = part(&mut answer).await;
         assert!(
@@ -502,8 +504,7 @@ async fn any_message_to_a_reply_address_answers_the_call() {
         "{\"a\":",
         r#"{"jsonrpc":"2.0","id":"x","result":1,"error":{}}"#,
     ] {
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         world
             .publish(&request.reply_to, Message::plain(broken))
             .await;
@@ -540,8 +541,7 @@ async fn a_push_of_an_e2a_agent_ends_no_call_where_the_binding_trusts_it() {
         let topics = "topics: [responses]";
         let config = CONFIG.replace(topics, &format!("{topics}{settings}"));
         let mut world = World::with(&config).await;
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         let topic = if topic == "replyto" {
             &request.reply_to
         } else {
@@ -562,8 +562,7 @@ async fn a_push_of_an_e2a_agent_ends_no_call_where_the_binding_trusts_it() {
 #[tokio::test]
 async fn half_a_surrogate_pair_in_an_e2a_record_does_not_fail_the_call() {
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     for record in [
         r#""response_kind":"e2a.chunk","sequence":0,"is_final":false,"body":{"delta_kind":"text","delta":"ok \ud83d"}"#,
         r#""response_kind":"e2a.complete","sequence":1,"is_final":true,"status":"succeeded","body":{}"#,
@@ -583,12 +582,9 @@ async fn an_answer_without_a_call_on_a_response_topic_is_a_dead_letter() {
     let world = World::new().await;
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
     world.publish("responses", response("7", "1")).await;
-    let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
-    assert_eq!(
-        dlq_message.message.headers.get("bus-dlq-reason").unwrap(),
-        "uncorrelated"
-    );
-    dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
+    let dlq_message = dead_letter(&mut dead).await;
+    let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
+    assert_eq!(reason, "uncorrelated");
     world.end().await;
 }
 
@@ -601,16 +597,14 @@ async fn an_answer_that_breaks_the_rules_of_json_rpc_fails_its_call_at_once() {
         r#"{"jsonrpc":"2.0","id":"ID","error":"no object"}"#,
         r#"[{"jsonrpc":"2.0","id":7,"result":1},{"jsonrpc":"2.0","id":"ID"}]"#,
     ] {
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         let broken = broken.replace("ID", &request.id);
         world.publish("responses", Message::plain(broken)).await;
         let error = within("the failure", answer.next()).await.unwrap();
         assert!(matches!(error, Err(CallError::BadAnswer(_))), "{error:?}");
     }
     // Without the token it fails nothing.
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     let forged = format!(r#"{{"jsonrpc":"2.0","id":"{}"}}"#, &request.id[..26]);
     world.publish("responses", Message::plain(forged)).await;
     let forged = r#"a2abus_replies_total{outcome="forged"}"#;
@@ -647,8 +641,7 @@ async fn a_bus_that_breaks_fails_its_calls_at_once_with_the_cause() {
 #[tokio::test]
 async fn a_short_interruption_of_a_bus_fails_only_the_calls_whose_answers_have_parts() {
     let mut world = World::new().await;
-    let mut whole = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut whole, request) = world.asked("tools/call").await;
     let mut stream = world.call("message/stream").await;
     world.received().await;
     world.memory.set_down("the cable is out");
@@ -657,9 +650,7 @@ async fn a_short_interruption_of_a_bus_fails_only_the_calls_whose_answers_have_p
     let expected = CallError::AnswerLost("the cable is out".into());
     assert_eq!(error.unwrap_err(), expected);
     world.memory.set_up();
-    world
-        .publish(&request.reply_to, response(&request.id, "1"))
-        .await;
+    world.answer(&request, "1").await;
     part(&mut whole).await;
     world.end().await;
 }
@@ -667,8 +658,7 @@ async fn a_short_interruption_of_a_bus_fails_only_the_calls_whose_answers_have_p
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_ends_at_its_deadline_and_the_agent_gets_a_cancel() {
     let mut world = World::new().await;
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     assert!(request.event.extension("expirytime").is_some());
     assert!(matches!(
         answer.next().await,
@@ -686,13 +676,10 @@ async fn a_call_without_an_answer_ends_at_its_deadline_and_the_agent_gets_a_canc
 #[tokio::test]
 async fn a_disconnected_caller_cancels_the_task_of_its_stream() {
     let mut world = World::new().await;
-    let mut answer = world.call("message/stream").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("message/stream").await;
     let working =
         r#"{"kind":"status-update","taskId":"t-9","status":{"state":"working"},"final":false}"#;
-    world
-        .publish(&request.reply_to, response(&request.id, working))
-        .await;
+    world.answer(&request, working).await;
     part(&mut answer).await;
     drop(answer);
     let cancel = world.received().await;
@@ -793,8 +780,7 @@ async fn an_answer_is_sent_on_once() {
 #[tokio::test]
 async fn a_record_that_is_forwarded_again_reaches_its_caller_once() {
     let mut world = World::new().await;
-    let mut answer = world.call("message/stream").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("message/stream").await;
     let update = |text: &str| {
         format!(
             r#"{{"kind":"artifact-update","taskId":"t","artifact":{{"artifactId":"a","parts":[{{"kind":"text","text":"{text}"}}]}}}}"#
@@ -852,8 +838,7 @@ async fn an_answer_that_cannot_be_forwarded_ends_its_call_with_the_reason() {
     let too_large = "larger than the limit of 983040 bytes (max_bytes)";
     let refused = "it cannot be passed on to the replica of the call: send a message of ";
     for expected in [too_large, refused] {
-        let mut answer = second.call("tools/call").await;
-        let request = second.received().await;
+        let (mut answer, request) = second.asked("tools/call").await;
         let message = match expected == refused {
             true => full(&request.id),
             false => large(&request.id),
@@ -874,8 +859,7 @@ async fn the_request_itself_is_not_an_answer_even_if_its_route_converts_it() {
         "'agents.{targetagent}' }], convert: envelope_from_jsonrpc_request",
     );
     let mut world = World::with(&config).await;
-    let mut answer = world.call("session/prompt").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("session/prompt").await;
     assert!(!String::from_utf8_lossy(&request.event.body()).contains("jsonrpc\":"));
     let echo =
         content_mode::write(ProtocolBinding::Memory, &request.event, ContentMode::Binary).unwrap();
@@ -899,8 +883,7 @@ async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
         // Two bits of the last character are always zero.
         ("forged", 52, "its reply token is not the one of the call"),
     ] {
-        let mut answer = world.call("tools/call").await;
-        let request = world.received().await;
+        let (mut answer, request) = world.asked("tools/call").await;
         let mut id = request.id[..cut].to_owned();
         if cut == 52 {
             id.replace_range(51.., "b");
@@ -929,8 +912,7 @@ async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
 async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
     let mut world = World::new().await;
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     let event_with = |body: String| {
         let mut event = request.event.clone();
         event.set_data(Some(Data::from(Bytes::from(body))));
@@ -942,14 +924,13 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
         .enumerate()
     {
         world.publish("events", event_with(body)).await;
-        let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
-        let reason = dlq_message.message.headers.get("bus-dlq-reason").unwrap();
+        let dlq_message = dead_letter(&mut dead).await;
+        let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, "answer_on_request_topic");
         // Whoever reads dead letters cannot answer the call.
-        let text = format!("{:?}", dlq_message.message);
+        let text = format!("{dlq_message:?}");
         let (call, token) = request.id.split_at(26);
         assert!(text.contains(call) && !text.contains(token), "{text}");
-        dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
         let misplaced = r#"a2abus_replies_total{outcome="misplaced"}"#;
         world.until_counted(misplaced, count as u64 + 1).await;
     }
@@ -963,9 +944,7 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
         .await;
     let again = world.received().await;
     assert_ne!(again.id, request.id);
-    world
-        .publish(&again.reply_to, response(&again.id, "2"))
-        .await;
+    world.answer(&again, "2").await;
     assert!(body(&part(&mut answer).await).ends_with("\"result\":2}"));
     world.end().await;
 }
@@ -974,21 +953,17 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
 async fn an_answer_without_headers_on_a_request_topic_is_named_if_no_route_takes_it() {
     let mut world = World::new().await;
     let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
-    let mut answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (mut answer, request) = world.asked("tools/call").await;
     for (id, expected) in [
         (request.id.as_str(), "answer_on_request_topic"),
         ("7", "no_route"),
     ] {
         world.publish("events", response(id, "1")).await;
-        let dlq_message = within("the dead letter", dead.recv()).await.unwrap();
-        let reason = dlq_message.message.headers.get("bus-dlq-reason").unwrap();
+        let dlq_message = dead_letter(&mut dead).await;
+        let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, expected);
-        dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
     }
-    world
-        .publish(&request.reply_to, response(&request.id, "2"))
-        .await;
+    world.answer(&request, "2").await;
     assert!(body(&part(&mut answer).await).ends_with("\"result\":2}"));
     world.end().await;
 }
@@ -999,8 +974,7 @@ async fn a_route_for_answers_takes_them() {
     let config = CONFIG.replace("routes: [", for_answers);
     let mut world = World::with(&config).await;
     let mut answers = world.memory.subscribe(group("answers")).await.unwrap();
-    let answer = world.call("tools/call").await;
-    let request = world.received().await;
+    let (answer, request) = world.asked("tools/call").await;
     world.publish("events", response(&request.id, "1")).await;
     within("the copy", answers.recv()).await.unwrap();
     drop(answer);
@@ -1015,9 +989,7 @@ async fn an_answer_that_there_is_no_memory_for_is_lost_and_its_request_is_not_re
     let mut answer = world.call_from("10.0.0.1", "tools/call").await;
     let request = world.received().await;
     let large = format!("\"{}\"", "x".repeat(600 << 10));
-    world
-        .publish(&request.reply_to, response(&request.id, &large))
-        .await;
+    world.answer(&request, &large).await;
     let error = within("the failure", answer.next()).await.unwrap();
     assert_eq!(error.unwrap_err(), CallError::AnswerDropped);
     world.end().await;

@@ -1044,3 +1044,35 @@ async fn an_agent_is_announced_once_all_its_lists_are_read() {
     assert!(about["lists"]["prompts"].as_u64().unwrap() > 0, "{about}");
     attached.end().await;
 }
+
+/// A server in a session refuses a request that says that it stands alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_learns_what_the_client_of_a_stateless_request_supports() {
+    let attached = Attached::open("").await;
+    let declared = json!({ "sampling": {}, "elicitation": { "form": {} } });
+    let client = json!({ "name": "t", "version": "1" });
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": declared,
+        "io.modelcontextprotocol/clientInfo": client,
+    });
+    let mut body = call("meta");
+    body["params"]["_meta"] = meta;
+    let request = attached
+        .front
+        .to("/mcp/agents/fixture", body.to_string())
+        .header("content-type", "application/json")
+        .header("accept", "application/json, text/event-stream")
+        .header("mcp-protocol-version", "2026-07-28")
+        .header("mcp-method", "tools/call")
+        .header("mcp-name", "meta");
+    let answer = request.send().await.unwrap().text().await.unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let seen = answer["result"]["content"][0]["text"].as_str();
+    let seen: Value = serde_json::from_str(seen.unwrap()).unwrap();
+    assert_eq!(seen["io.modelcontextprotocol/clientCapabilities"], declared);
+    assert_eq!(seen["io.modelcontextprotocol/clientInfo"], client);
+    let version = seen.get("io.modelcontextprotocol/protocolVersion");
+    assert_eq!(version, None, "{seen}");
+    attached.end().await;
+}

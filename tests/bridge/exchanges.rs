@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::delivery::Lines;
 use crate::set_up::{build, until_ready};
 
 const CONFIG: &str = "
@@ -125,6 +126,19 @@ impl World {
         self.publish(Address::topic(reply_to), message).await;
     }
 
+    /// The agent answers its next request. Returns what its requester gets.
+    async fn served(&mut self) -> Value {
+        let agent_request = self.next_request().await;
+        self.answer(&agent_request, Message::plain("{}")).await;
+        body(&self.reply_message().await)
+    }
+
+    /// Makes the bus refuse messages to these topics for this reason, or accept them.
+    fn refuse(&self, topics: &str, reason: Option<TransportErrorKind>) {
+        let topics = TopicFilter::new(topics).unwrap();
+        self.memory.set_refused(topics, reason);
+    }
+
     async fn next_request(&mut self) -> Received {
         receive(&mut self.agent, "the agent has a request").await
     }
@@ -170,6 +184,14 @@ fn id_of(request: &Received) -> String {
     id.as_str().unwrap().to_owned()
 }
 
+/// A JSON-RPC response of the agent with this result.
+fn result(request: &Received, result: i64) -> Message {
+    let id = id_of(request);
+    Message::plain(format!(
+        r#"{{"jsonrpc":"2.0","id":"{id}","result":{result}}}"#
+    ))
+}
+
 #[tokio::test]
 async fn a_request_with_the_copied_reply_address_of_another_call_is_answered_at_its_own() {
     let mut world = World::new().await;
@@ -182,9 +204,7 @@ async fn a_request_with_the_copied_reply_address_of_another_call_is_answered_at_
     world.ask(second).await;
     let second = world.next_request().await;
     for (request, id) in [(second, 2), (first, 1)] {
-        let call = id_of(&request);
-        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":{id}}}"#);
-        world.answer(&request, Message::plain(answer)).await;
+        world.answer(&request, result(&request, id)).await;
         let answer = body(&world.reply_message().await);
         assert_eq!((&answer["id"], &answer["result"]), (&json!(id), &json!(id)));
     }
@@ -211,12 +231,9 @@ async fn without_a_reply_subject_a_copied_reply_address_gives_way_to_the_replies
     world.publish(to(), second).await;
     let second = world.next_request().await;
     for (request, id) in [(second, 2), (first, 1)] {
-        let call = id_of(&request);
-        let answer = format!(r#"{{"jsonrpc":"2.0","id":"{call}","result":{id}}}"#);
         let reply_to = topic(header(&request.message, "ce_replyto"));
-        world
-            .publish(Address::topic(reply_to), Message::plain(answer))
-            .await;
+        let answer = result(&request, id);
+        world.publish(Address::topic(reply_to), answer).await;
         let answer = body(&world.reply_message().await);
         assert_eq!((&answer["id"], &answer["result"]), (&json!(id), &json!(id)));
     }
@@ -244,11 +261,7 @@ async fn the_cancel_of_a_requester_reaches_the_agent_with_the_id_that_it_knows()
     assert_eq!(cancelled["params"]["requestId"], id_of(&mine));
     // Its answer comes too late, and the other one is awaited.
     for request in [mine, other] {
-        let answer = format!(
-            r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#,
-            id_of(&request)
-        );
-        world.answer(&request, Message::plain(answer)).await;
+        world.answer(&request, result(&request, 1)).await;
     }
     assert_eq!(body(&world.reply_message().await)["id"], "other");
     // A cancel that comes twice or too late reaches nobody: another request of the agent may have the same id.
@@ -273,9 +286,7 @@ async fn the_cancel_of_a_requester_reaches_the_agent_with_the_id_that_it_knows()
 #[tokio::test]
 async fn a_cancel_ends_an_answer_of_which_parts_wait_for_the_requester() {
     let mut world = World::new().await;
-    let inbox = TopicFilter::new("clients.me").unwrap();
-    let refused = Some(TransportErrorKind::TimedOut);
-    world.memory.set_refused(inbox.clone(), refused);
+    world.refuse("clients.me", Some(TransportErrorKind::TimedOut));
     let prompt = r#"{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"_agentId":"weather","sessionId":"s","prompt":[]}}"#;
     world.ask(Message::plain(prompt)).await;
     let prompt = world.next_request().await;
@@ -294,7 +305,7 @@ async fn a_cancel_ends_an_answer_of_which_parts_wait_for_the_requester() {
     let cancel = r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"_agentId":"weather","requestId":1}}"#;
     let to = Address::topic(topic("requests"));
     world.publish(to, Message::plain(cancel)).await;
-    world.memory.set_refused(inbox, None);
+    world.refuse("clients.me", None);
     let mut last = body(&world.reply_message().await);
     while last.get("error").is_none() {
         assert_eq!(last["method"], "session/update", "{last}");
@@ -343,11 +354,7 @@ async fn a_cancel_of_several_requests_with_the_same_id_cancels_none() {
     })
     .await;
     for request in both {
-        let answer = format!(
-            r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#,
-            id_of(&request)
-        );
-        world.answer(&request, Message::plain(answer)).await;
+        world.answer(&request, result(&request, 1)).await;
         assert_eq!(body(&world.reply_message().await)["result"], 1);
     }
     world.end().await;
@@ -433,14 +440,11 @@ async fn answers_to_one_requester_keep_the_order_in_which_they_arrive() {
     let mut answers = Vec::new();
     for _ in 0..REQUESTS {
         let request = world.next_request().await;
-        let answer = format!(
-            r#"{{"jsonrpc":"2.0","id":"{}","result":1}}"#,
-            id_of(&request)
-        );
+        let answer = result(&request, 1);
         answers.push((request, answer));
     }
     for (request, answer) in answers {
-        world.answer(&request, Message::plain(answer)).await;
+        world.answer(&request, answer).await;
     }
     let mut ids = Vec::new();
     for _ in 0..REQUESTS {
@@ -787,11 +791,16 @@ async fn nothing_is_published_to_a_forbidden_reply_address() {
     world.end().await;
 }
 
+/// A request of another family than JSON-RPC.
+fn tool_call(id: &str, agent: &str) -> Value {
+    json!({"type": "tool/call/req", "id": id, "version": "1.0", "ts": 1, "tool_name": "ls",
+           "arguments": {}, "_agentId": agent})
+}
+
 #[tokio::test]
 async fn a_requester_of_another_family_gets_the_unchanged_answer() {
     let mut world = World::new().await;
-    let request = json!({"type": "tool/call/req", "id": "a-1", "version": "1.0", "ts": 1, "tool_name": "ls",
-                         "arguments": {}, "_agentId": "weather"});
+    let request = tool_call("a-1", "weather");
     world.ask(Message::plain(request.to_string())).await;
     let agent_request = world.next_request().await;
     assert_eq!(text(&agent_request.message), request.to_string());
@@ -802,8 +811,7 @@ async fn a_requester_of_another_family_gets_the_unchanged_answer() {
     assert_eq!(text(&reply_message), answer);
     assert_eq!(header(&reply_message, "ce_collaborationid"), "a-1");
 
-    let unknown = json!({"type": "tool/call/req", "id": "a-2", "version": "1.0", "ts": 1, "tool_name": "ls",
-                         "arguments": {}, "_agentId": "nobody"});
+    let unknown = tool_call("a-2", "nobody");
     world.ask(Message::plain(unknown.to_string())).await;
     let reply_message = body(&world.reply_message().await);
     assert_eq!(
@@ -817,8 +825,7 @@ async fn a_requester_of_another_family_gets_the_unchanged_answer() {
 #[tokio::test]
 async fn answers_of_any_family_with_the_headers_of_their_request_are_events_of_their_own() {
     let mut world = World::new().await;
-    let request = json!({"type": "tool/call/req", "id": "a-1", "version": "1.0", "ts": 1, "tool_name": "ls",
-                         "arguments": {}, "_agentId": "weather"});
+    let request = tool_call("a-1", "weather");
     world.ask(Message::plain(request.to_string())).await;
     let agent_request = world.next_request().await;
     let mut seen = Vec::new();
@@ -878,9 +885,7 @@ async fn an_agent_that_does_not_answer_stops_no_other() {
     assert_eq!(world.count(dropped), 47);
 
     world.ask(request("100")).await;
-    let agent_request = world.next_request().await;
-    world.answer(&agent_request, Message::plain("{}")).await;
-    assert_eq!(body(&world.reply_message().await)["id"], 100);
+    assert_eq!(world.served().await["id"], 100);
 
     // Answered requests make room.
     for _ in 0..3 {
@@ -938,9 +943,7 @@ async fn three_agents_that_do_not_answer_leave_room_for_every_other() {
     }
     for id in 30..40 {
         world.ask(large("weather", id, 20)).await;
-        let agent_request = world.next_request().await;
-        world.answer(&agent_request, Message::plain("{}")).await;
-        assert_eq!(body(&world.reply_message().await)["id"], id);
+        assert_eq!(world.served().await["id"], id);
     }
     world.end().await;
 }
@@ -955,9 +958,7 @@ async fn a_request_larger_than_the_share_of_its_agent_waits_for_all_others() {
         body(&world.reply_message().await)["error"]["data"]["reason"],
         "exhausted"
     );
-    let agent_request = world.next_request().await;
-    world.answer(&agent_request, Message::plain("{}")).await;
-    assert_eq!(body(&world.reply_message().await)["id"], 1);
+    assert_eq!(world.served().await["id"], 1);
     world.end().await;
 }
 
@@ -1389,9 +1390,7 @@ async fn a_plain_answer_may_name_its_call_in_the_header_collaborationid() {
 #[tokio::test]
 async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
     let mut world = World::new().await;
-    let agents = TopicFilter::new("agents.*").unwrap();
-    let refused = Some(TransportErrorKind::UnknownTopic);
-    world.memory.set_refused(agents.clone(), refused);
+    world.refuse("agents.*", Some(TransportErrorKind::UnknownTopic));
     let units = ["1.50", "\"b\""].map(|id| text(&request(id)));
     for payload in [units[0].clone(), format!("[ {}, {} ]", units[0], units[1])] {
         let mut message = Message::plain(payload.clone());
@@ -1414,7 +1413,7 @@ async fn the_dead_letter_of_a_request_is_the_message_as_it_was_received() {
             assert_eq!(header(&dead, "kafka_correlationId"), "");
         }
     }
-    world.memory.set_refused(agents, None);
+    world.refuse("agents.*", None);
 
     // What somebody sends on of a request has the token; its dead letter does not.
     world.ask(request("7")).await;
@@ -1457,14 +1456,13 @@ fn fixed() -> String {
 #[tokio::test(start_paused = true)]
 async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() {
     let mut world = World::with(&fixed()).await;
-    let filter = TopicFilter::new("fixed").unwrap();
     let mut agent = world.memory.subscribe(group("fixed")).await.unwrap();
     for kind in [
         TransportErrorKind::UnknownTopic,
         TransportErrorKind::Unauthorised,
     ] {
         let start = Instant::now();
-        world.memory.set_refused(filter.clone(), Some(kind));
+        world.refuse("fixed", Some(kind));
         // The second finds that the topic is known to be missing.
         for id in ["7", "8"] {
             let request = text(&request(id)).replace("weather", "fixed");
@@ -1483,14 +1481,12 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
             assert_eq!(text(&dead), request);
         }
         world.ask(in_lane(request("9"))).await;
-        let agent_request = world.next_request().await;
-        world.answer(&agent_request, Message::plain("{}")).await;
-        assert_eq!(body(&world.reply_message().await)["id"], 9);
+        assert_eq!(world.served().await["id"], 9);
         let report = world.readiness.report();
         assert!(report.ready && report.degraded.len() == 1, "{report:?}");
         assert!(start.elapsed() < Duration::from_secs(10), "at once");
         // Once it is repaired, the next request gets there.
-        world.memory.set_refused(filter.clone(), None);
+        world.refuse("fixed", None);
         let request = text(&request("10")).replace("weather", "fixed");
         world.ask(in_lane(Message::plain(request))).await;
         let agent_request = receive(&mut agent, "a request for the repaired topic").await;
@@ -1504,9 +1500,7 @@ async fn a_request_for_a_missing_fixed_topic_fails_at_once_and_stops_no_other() 
 #[tokio::test(start_paused = true)]
 async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
     let mut world = World::with(&fixed()).await;
-    let filter = TopicFilter::new("held").unwrap();
-    let refused = Some(TransportErrorKind::Unauthorised);
-    world.memory.set_refused(filter.clone(), refused);
+    world.refuse("held", Some(TransportErrorKind::Unauthorised));
     let mut held = world.memory.subscribe(group("held")).await.unwrap();
     let event = r#"{"jsonrpc":"2.0","method":"notifications/x","params":{"_agentId":"held"}}"#;
     world.ask(in_lane(Message::plain(event))).await;
@@ -1531,12 +1525,10 @@ async fn a_request_behind_a_held_lane_gets_its_timeout_at_its_deadline() {
     let why = reply_message["error"]["message"].as_str().unwrap();
     assert!(why.contains("it waited in the bridge"), "{why}");
     // Its caller has given up: the agent is spared.
-    world.memory.set_refused(filter, None);
+    world.refuse("held", None);
     assert_eq!(text(&receive(&mut held, "the event").await.message), event);
     world.ask(in_lane(request("8"))).await;
-    let agent_request = world.next_request().await;
-    world.answer(&agent_request, Message::plain("{}")).await;
-    assert_eq!(body(&world.reply_message().await)["id"], 8);
+    assert_eq!(world.served().await["id"], 8);
     let dropped = "a2abus_dropped_total{binding=\"requests\",reason=\"call_ended\"}";
     assert_eq!(world.count(dropped), 1);
     world.end().await;
@@ -1644,9 +1636,7 @@ async fn each_of_two_bindings_that_read_a_request_publishes_it() {
     let mut world = World::with(&two).await;
     world.ask(request("7")).await;
     for _ in 0..2 {
-        let agent_request = world.next_request().await;
-        world.answer(&agent_request, Message::plain("{}")).await;
-        assert_eq!(body(&world.reply_message().await)["id"], 7);
+        assert_eq!(world.served().await["id"], 7);
     }
     world.end().await;
 }
@@ -1693,9 +1683,7 @@ async fn a_payload_that_passes_unchanged_is_not_a_call_of_the_bridge() {
 #[tokio::test(start_paused = true)]
 async fn a_requester_whose_topic_refuses_everything_stops_no_other() {
     let mut world = World::with(&small()).await;
-    let filter = TopicFilter::new("clients.stuck").unwrap();
-    let timed_out = Some(TransportErrorKind::TimedOut);
-    world.memory.set_refused(filter.clone(), timed_out);
+    world.refuse("clients.stuck", Some(TransportErrorKind::TimedOut));
     let mut stuck = world
         .memory
         .subscribe(group("clients.stuck"))
@@ -1728,7 +1716,7 @@ async fn a_requester_whose_topic_refuses_everything_stops_no_other() {
     world.answer(&agent_request, Message::plain("{}")).await;
     assert_eq!(body(&world.reply_message().await)["id"], 100);
 
-    world.memory.set_refused(filter, None);
+    world.refuse("clients.stuck", None);
     let mut ids = Vec::new();
     for _ in 0..3 {
         let reply_message = receive(&mut stuck, "an answer that has waited")
@@ -1739,9 +1727,7 @@ async fn a_requester_whose_topic_refuses_everything_stops_no_other() {
     ids.sort_unstable();
     assert_eq!(ids, [0, 1, 2]);
     world.ask(large("weather", 101, 20)).await;
-    let agent_request = world.next_request().await;
-    world.answer(&agent_request, Message::plain("{}")).await;
-    assert_eq!(body(&world.reply_message().await)["id"], 101);
+    assert_eq!(world.served().await["id"], 101);
     world.end().await;
 }
 
@@ -1808,9 +1794,7 @@ async fn a_batch_of_requests_for_a_forbidden_reply_address_gets_few_errors() {
 async fn requests_behind_a_held_lane_are_settled_once_their_callers_stop_waiting() {
     let fixed = "routes: [{ name: fixed, when: { targetagent: fixed }, to: [{ transport: bus, topic: fixed }] }, ";
     let mut world = World::with(&CONFIG.replace("routes: [", fixed)).await;
-    let refused = TopicFilter::new("fixed").unwrap();
-    let kind = Some(a2abus_transports::TransportErrorKind::UnknownTopic);
-    world.memory.set_refused(refused.clone(), kind);
+    world.refuse("fixed", Some(TransportErrorKind::UnknownTopic));
     let keyed = |message| Message {
         key: Some("k".into()),
         ..message
@@ -1832,7 +1816,7 @@ async fn requests_behind_a_held_lane_are_settled_once_their_callers_stop_waiting
         }
     })
     .await;
-    world.memory.set_refused(refused, None);
+    world.refuse("fixed", None);
     let mut agents = world.memory.subscribe(group("fixed")).await.unwrap();
     receive(&mut agents, "the event").await;
     world.end().await;
@@ -1861,9 +1845,7 @@ async fn an_answer_that_the_bus_of_the_requester_refuses_is_not_blamed_on_the_ag
 #[tokio::test]
 async fn an_answer_to_a_topic_that_does_not_exist_becomes_a_dead_letter() {
     let mut world = World::new().await;
-    let filter = TopicFilter::new("clients.me").unwrap();
-    let unknown = Some(TransportErrorKind::UnknownTopic);
-    world.memory.set_refused(filter, unknown);
+    world.refuse("clients.me", Some(TransportErrorKind::UnknownTopic));
     let mut message = request("7");
     message.key = Some("mine".into());
     message.headers.push("traceparent", "00-1-2-01");
@@ -1898,7 +1880,7 @@ async fn an_answer_to_a_topic_that_does_not_exist_becomes_a_dead_letter() {
 /// With a lane that is held, because the topic `held` is missing.
 async fn held_world() -> World {
     let world = World::with(&fixed()).await;
-    refuse_held(&world, Some(TransportErrorKind::UnknownTopic));
+    world.refuse("held", Some(TransportErrorKind::UnknownTopic));
     let event = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"held"}}"#;
     world.ask(in_lane(Message::plain(event))).await;
     until_counted(&world, HELD, 1).await;
@@ -1907,11 +1889,6 @@ async fn held_world() -> World {
 
 const HELD: &str = r#"a2abus_held_lanes{binding="requests",kind="unknown_topic"}"#;
 const IN_FLIGHT: &str = r#"a2abus_in_flight{binding="requests"}"#;
-
-fn refuse_held(world: &World, kind: Option<TransportErrorKind>) {
-    let held = TopicFilter::new("held").unwrap();
-    world.memory.set_refused(held, kind);
-}
 
 async fn until_counted(world: &World, series: &str, count: u64) {
     within(series, async {
@@ -1931,7 +1908,7 @@ async fn replace(world: &mut World) {
     assert!(stopped.elapsed() < Duration::from_secs(2), "it waits");
     assert_eq!(world.count(IN_FLIGHT), 0);
     assert!(world.inbox.try_recv().is_none());
-    refuse_held(world, None);
+    world.refuse("held", None);
     let config = Config::read("test.yaml", &fixed(), []).unwrap();
     let next = build(config, |_| &world.memory).await;
     world.stop = CancellationToken::new();
@@ -1956,7 +1933,7 @@ async fn a_request_behind_a_held_message_is_left_to_the_next_reader_without_an_e
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_sent_is_answered_although_its_message_is_left_to_the_next_reader() {
     let mut world = World::with(&fixed()).await;
-    refuse_held(&world, Some(TransportErrorKind::UnknownTopic));
+    world.refuse("held", Some(TransportErrorKind::UnknownTopic));
     let sent = text(&request("1"));
     let held = r#"{"jsonrpc":"2.0","method":"note","params":{"_agentId":"held"}}"#;
     world.ask(Message::plain(format!("[{sent},{held}]"))).await;
@@ -2077,6 +2054,8 @@ async fn a_stop_waits_for_a_request_that_a_bus_has_accepted_and_for_no_other_lan
         body(&receive(&mut next, "the request behind it").await.message)["id"].clone(),
     ];
     assert_eq!(left, [Value::Null, json!(2)]);
+    // It has not failed: the next reader sends it.
+    until_shown(&accepted.metrics, "a2abus_calls_total{outcome=\"left\"} 1").await;
     sleep(Duration::from_secs(1)).await;
     assert!(accepted.inbox.try_recv().is_none() && next.try_recv().is_none());
     until_shown(&accepted.metrics, &format!("{IN_FLIGHT} 2")).await;
@@ -2101,4 +2080,28 @@ async fn the_timeout_of_a_request_that_its_bus_did_not_confirm_says_so() {
     assert!(why.contains("the bus did not confirm the request"), "{why}");
     accepted.stop.cancel();
     within("the bridge drains", accepted.running).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_lines_about_an_answer_that_is_refused_name_its_call() {
+    let (lines, _logging) = Lines::record();
+    let mut world = World::new().await;
+    world.refuse("clients.me", Some(TransportErrorKind::UnknownTopic));
+    world.ask(request("7")).await;
+    let agent_request = world.next_request().await;
+    world
+        .answer(&agent_request, result(&agent_request, 1))
+        .await;
+    receive(&mut world.dead, "the dead letter").await;
+    let id = id_of(&agent_request);
+    let call = format!("call={:?}", id.get(..26).unwrap());
+    for line in [
+        "an answer did not reach its requester",
+        "a message becomes a dead letter",
+    ] {
+        let found = lines.of("WARN", line);
+        assert_eq!(found.len(), 1, "{line}: {found:?}");
+        assert!(found[0].contains(&call), "{call}: {found:?}");
+    }
+    world.end().await;
 }

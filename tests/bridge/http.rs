@@ -1072,3 +1072,51 @@ async fn draining_finishes_calls_in_flight_and_takes_no_more() {
     timeout(SOON, front.running).await.unwrap().unwrap();
     assert!(TcpStream::connect(&address).await.is_err());
 }
+
+#[tokio::test]
+async fn a_page_of_this_server_may_call_it_behind_a_proxy() {
+    let hosts = "drain_grace: 5s\n  allowed_hosts: [pub.example]";
+    let config = CONFIG.replace("drain_grace: 5s", hosts);
+    let config = format!("{config}a2a: {{ public_url: 'https://pub.example:8443/bus' }}\n");
+    let front = Front::open_with(&config).await;
+    for (host, origin, status) in [
+        // The proxy sends the name without its port.
+        ("pub.example", "https://pub.example:8443", 200),
+        ("pub.example:443", "https://pub.example", 200),
+        ("pub.example", "https://pub.example:443", 200),
+        ("pub.example:80", "http://pub.example", 200),
+        ("pub.example:443", "http://pub.example", 403),
+        ("localhost", "https://pub.example", 403),
+        ("pub.example", "https://pub.example:8444", 403),
+    ] {
+        let request = front.to("/rpc", to_weather("1", "echo"));
+        let request = request.header("host", host).header("origin", origin);
+        let found = request.send().await.unwrap().status();
+        assert_eq!(found.as_u16(), status, "{origin} at {host}");
+    }
+}
+
+#[tokio::test]
+async fn a_bridge_that_makes_no_calls_says_so() {
+    let front = Front::open_with(&with_calls("enabled: false")).await;
+    let refused = front.ask("/rpc", to_weather("1", "echo")).await;
+    assert_eq!(error(&refused), (json!(1), -32601, "unsupported".into()));
+    let says_why = message(&refused).contains("calls.enabled is false");
+    assert!(says_why, "{refused}");
+}
+
+#[tokio::test]
+async fn a_request_above_a_limit_on_size_has_the_same_reason_before_and_after_it_is_read() {
+    let front = Front::open().await;
+    let batch = format!("[{}]", vec![to_weather("1", "echo"); 101].join(","));
+    let large = "x".repeat(200_000);
+    for (body, code, key) in [
+        (large, -32603, "limits.max_bytes"),
+        (batch, -32600, "limits.max_units"),
+    ] {
+        let refused = front.to("/rpc", body).send().await.unwrap();
+        let refused = refused.text().await.unwrap();
+        assert_eq!(error(&refused), (Value::Null, code, "too_large".into()));
+        assert!(message(&refused).contains(key), "{refused}");
+    }
+}

@@ -16,6 +16,7 @@ use crate::http::{Front, SOON};
 
 mod bounds;
 mod drain;
+mod inputs;
 mod skills;
 
 const CONFIG: &str = r#"
@@ -143,8 +144,8 @@ impl Servers {
         }
     }
 
-    /// Waits until an agent has a call, and has learned that it cannot ask the client: its ping is answered, and its two
-    /// questions are refused.
+    /// Waits until an agent has a call, and has learned that it cannot ask the client: its ping is answered, and its
+    /// two questions are refused.
     async fn questions_are_refused(&mut self) {
         self.next_request().await;
         for (id, refused) in [(json!(1), false), (json!(2), true), (json!("q.3"), true)] {
@@ -234,6 +235,7 @@ fn answers(topic: &str, request: &Value) -> Vec<String> {
             }
         }
         "tools/call" if params["name"] == "hang" => Vec::new(),
+        "tools/call" if params["name"] == "need" => vec![result(params["arguments"].clone())],
         "tools/call" if params["name"] == "ask" => {
             let ask = |id: Value, method: &str| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "n": 1 } }).to_string();
             vec![ask(json!(1), "ping"), ask(json!(2), "roots/list"), ask(json!("q.3"), "elicitation/create")]
@@ -1727,4 +1729,27 @@ async fn an_answer_of_a_client_within_the_configured_limits_reaches_the_agent() 
     let (_, answer) = servers.next_request().await;
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!((&answer["id"], &answer["result"]), (&json!("q.3"), &result));
+}
+
+#[tokio::test]
+async fn the_url_of_the_first_transport_is_below_the_path_of_the_public_url() {
+    let config = format!("{CONFIG}a2a: {{ public_url: 'https://agents.example.com/bus' }}\n");
+    let servers = Servers::open_with(&config).await;
+    let get = Client::new().get(format!("{}/mcp/agents/maps", servers.front.base));
+    let get = get.header("accept", "text/event-stream");
+    let mut stream = get.send().await.unwrap().bytes_stream();
+    let endpoint = timeout(SOON, stream.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let endpoint = String::from_utf8(endpoint.to_vec()).unwrap();
+    let path = "data: /bus/mcp/agents/maps?stream=";
+    assert!(endpoint.contains(path), "{endpoint}");
+    // A client that has not come through the proxy sends its messages there too.
+    let (_, path) = endpoint.split_once("data: ").unwrap();
+    let url = format!("{}{}", servers.front.base, path.trim_end());
+    let ping = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" });
+    let sent = Client::new().post(url).json(&ping).send().await.unwrap();
+    assert_eq!(sent.status(), 202);
 }

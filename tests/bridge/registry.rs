@@ -68,6 +68,29 @@ async fn json_of(response: Response) -> Value {
     response.json().await.unwrap()
 }
 
+/// The answer to a request to GET this.
+async fn get(front: &Front, path: &str) -> Value {
+    json_of(ask(front, Method::GET, path).send().await.unwrap()).await
+}
+
+/// The answer to a call of an agent by JSON-RPC.
+async fn echo(front: &Front, agent: &str) -> Value {
+    let call = request("1", "echo", json!({}));
+    let sent = front.to(&format!("/rpc/{agent}"), call).send().await;
+    json_of(sent.unwrap()).await
+}
+
+/// The messages of this topic, for a group of its own.
+async fn reader(front: &Front, topic: &str, budget_messages: usize) -> Consumer {
+    let subscription = Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading: Reading::Group(topic.into()),
+        budget_bytes: 1 << 20,
+        budget_messages,
+    };
+    front.memory.subscribe(subscription).await.unwrap()
+}
+
 async fn announce(front: &Front, topic: &str, body: impl Into<String>) {
     let to = Address::topic(Topic::new(topic.to_owned()).unwrap());
     let sent = front.memory.send(&to, Message::plain(body.into())).await;
@@ -84,13 +107,7 @@ async fn announce_and_hear(front: &Front, topic: &str, body: &Value) -> Value {
 
 /// Announces, and returns the inbox of the answer.
 async fn announce_with_inbox(front: &Front, topic: &str, body: &Value) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new("inbox.>").unwrap()],
-        reading: Reading::Group("inbox".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 16,
-    };
-    let inbox = front.memory.subscribe(subscription).await.unwrap();
+    let inbox = reader(front, "inbox.>", 16).await;
     let mut to = Address::topic(Topic::new(topic.to_owned()).unwrap());
     to.reply_to = Some(Topic::new("inbox.me").unwrap());
     let sent = front
@@ -145,18 +162,12 @@ async fn an_announced_agent_has_a_card_a_url_and_a_route() {
         "/.well-known/agent-card",
     ] {
         let path = format!("/a2a/agents/weather{path}");
-        let found = json_of(ask(&front, Method::GET, &path).send().await.unwrap()).await;
+        let found = get(&front, &path).await;
         assert_eq!(found["name"], "weather", "{path}");
         assert_eq!(found["skills"][0]["id"], "main");
         assert_eq!(found["capabilities"]["streaming"], true);
     }
-    let list = json_of(
-        ask(&front, Method::GET, "/a2a/agents")
-            .send()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let list = get(&front, "/a2a/agents").await;
     let names: Vec<&str> = list["agents"]
         .as_array()
         .unwrap()
@@ -171,12 +182,7 @@ async fn an_announced_agent_has_a_card_a_url_and_a_route() {
         .unwrap();
     assert!(json_of(answer).await.get("result").is_some());
     assert_eq!(front.next_request().await["topic"], "agents.weather");
-    let answer = front
-        .to("/rpc/weather", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
-    assert!(json_of(answer).await.get("result").is_some());
+    assert!(echo(&front, "weather").await.get("result").is_some());
 }
 
 #[tokio::test]
@@ -190,22 +196,12 @@ async fn an_unknown_agent_is_refused_at_once_with_the_existing_ones() {
     let error = json_of(answer).await;
     assert_eq!(error["error"]["data"]["availableAgents"], json!(["maps"]));
     // The default route would publish it.
-    let answer = front
-        .to("/rpc/nobody", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
-    let error = json_of(answer).await;
+    let error = echo(&front, "nobody").await;
     assert_eq!(
         error["error"]["data"]["reason"], "agent_not_found",
         "{error}"
     );
-    let answer = front
-        .to("/rpc/maps", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
-    assert!(json_of(answer).await.get("result").is_some());
+    assert!(echo(&front, "maps").await.get("result").is_some());
 }
 
 #[tokio::test]
@@ -227,13 +223,8 @@ async fn a_lease_runs_out_unless_it_is_renewed() {
     );
     until(&front, "short", false).await;
     until(&front, "long", true).await;
-    let answer = front
-        .to("/rpc/short", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
     assert_eq!(
-        json_of(answer).await["error"]["data"]["reason"],
+        echo(&front, "short").await["error"]["data"]["reason"],
         "agent_not_found"
     );
     let metrics = front.admin("/metrics").await;
@@ -251,13 +242,7 @@ async fn a_lease_runs_out_unless_it_is_renewed() {
 async fn a_bad_card_is_refused_with_every_reason() {
     let front = open().await;
     let bad = json!({ "name": "bad", "version": 7, "skills": [{ "id": "a" }], "capabilities": [] });
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new("letters").unwrap()],
-        reading: Reading::Group("letters".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 16,
-    };
-    let mut dlq_messages = front.memory.subscribe(subscription).await.unwrap();
+    let mut dlq_messages = reader(&front, "letters", 16).await;
     let expected = [
         "/description: is missing",
         "/version:",
@@ -375,13 +360,7 @@ async fn forged_cards_are_refused() {
         let error = answer["error"]["message"].as_str().unwrap_or_default();
         assert!(error.contains(reason), "{reason}: {answer}");
     }
-    let list = json_of(
-        ask(&front, Method::GET, "/a2a/agents")
-            .send()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let list = get(&front, "/a2a/agents").await;
     assert_eq!(list["agents"].as_array().unwrap().len(), 1, "{list}");
 }
 
@@ -391,20 +370,9 @@ async fn the_configuration_wins_over_announcements() {
     let other = card_with("maps", json!({ "topic": "agents.team-x" }));
     let receipt = json_of(put(&front, "maps", "", &other).await).await;
     assert_eq!(receipt["status"], "listed");
-    let found = json_of(
-        ask(&front, Method::GET, "/a2a/agents/maps")
-            .send()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let found = get(&front, "/a2a/agents/maps").await;
     assert_eq!(found["description"], "Maps.");
-    let answer = front
-        .to("/rpc/maps", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
-    assert!(json_of(answer).await.get("result").is_some());
+    assert!(echo(&front, "maps").await.get("result").is_some());
     assert_eq!(front.next_request().await["topic"], "agents.maps");
     // A topic that the configuration allows.
     assert_eq!(
@@ -418,12 +386,7 @@ async fn the_configuration_wins_over_announcements() {
         .status(),
         200
     );
-    let answer = front
-        .to("/rpc/own", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
-    assert!(json_of(answer).await.get("result").is_some());
+    assert!(echo(&front, "own").await.get("result").is_some());
     assert_eq!(front.next_request().await["topic"], "agents.team-x");
 }
 
@@ -452,8 +415,7 @@ async fn an_agent_announced_over_http_is_listed_with_the_transport_of_its_reques
     assert!(short.contains("at least 1s"), "{short}");
     let response = put(&front, "weather", "", &card("weather")).await;
     assert_eq!(response.status(), StatusCode::OK);
-    let list = ask(&front, Method::GET, "/a2a/cards/list?agent_id=weather").send();
-    let list = json_of(list.await.unwrap()).await;
+    let list = get(&front, "/a2a/cards/list?agent_id=weather").await;
     assert_eq!(list["cards"][0]["transport"], "local", "{list}");
 }
 
@@ -549,13 +511,7 @@ async fn methods_list_has_skills_and_tools() {
         put(&front, "weather", "", &card("weather")).await.status(),
         200
     );
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new("team.tools").unwrap()],
-        reading: Reading::Group("tools".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 16,
-    };
-    let mut requests = front.memory.subscribe(subscription).await.unwrap();
+    let mut requests = reader(&front, "team.tools", 16).await;
     let card = card_with("tools", json!({ "topic": "team.tools" }));
     assert_eq!(put(&front, "tools", "", &card).await.status(), 200);
     let memory = front.memory.connect();
@@ -725,20 +681,9 @@ async fn a_thousand_agents_announce_themselves() {
         announce(&front, "announcements", card(&name).to_string()).await;
     }
     until_within(6 * SOON, &front, "agent-999", true).await;
-    let list = json_of(
-        ask(&front, Method::GET, "/a2a/agents")
-            .send()
-            .await
-            .unwrap(),
-    )
-    .await;
+    let list = get(&front, "/a2a/agents").await;
     assert_eq!(list["agents"].as_array().unwrap().len(), 1_001);
-    let answer = front
-        .to("/rpc/agent-500", request("1", "echo", json!({})))
-        .send()
-        .await
-        .unwrap();
-    assert!(json_of(answer).await.get("result").is_some());
+    assert!(echo(&front, "agent-500").await.get("result").is_some());
     // There is room for a hundred more.
     for number in 0..100 {
         let name = format!("more-{number}");
@@ -763,13 +708,7 @@ async fn an_announcement_does_not_wait_for_a_query_before_it() {
         announce(&front, "announcements", card.to_string()).await;
     }
     until(&front, &format!("silent-{last}"), true).await;
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new("team.silent").unwrap()],
-        reading: Reading::Group("silent".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 128,
-    };
-    let mut requests = front.memory.subscribe(subscription).await.unwrap();
+    let mut requests = reader(&front, "team.silent", 128).await;
     let query = json!({ "jsonrpc": "2.0", "id": 1, "method": "methods/list" });
     let mut inbox = announce_with_inbox(&front, "announcements", &query).await;
     let _asked = timeout(SOON, requests.recv()).await.unwrap().unwrap();
@@ -804,9 +743,7 @@ async fn lists_of_agents_count_against_the_limits_of_their_client() {
         announce(&front, "announcements", card.to_string()).await;
     }
     until(&front, &format!("large-{last}"), true).await;
-    let get = |path: &'static str| ask(&front, Method::GET, path).send();
-    let list = get("/a2a/cards/list?limit=2&offset=1").await.unwrap();
-    let list = json_of(list).await;
+    let list = get(&front, "/a2a/cards/list?limit=2&offset=1").await;
     assert_eq!(list["cards"][0]["agent_id"], "large-001", "{list}");
     assert_eq!(
         (&list["total"], &list["next_offset"]),
@@ -819,7 +756,7 @@ async fn lists_of_agents_count_against_the_limits_of_their_client() {
     ] {
         let list = timeout(SOON, async {
             loop {
-                let list = get(path).await.unwrap();
+                let list = ask(&front, Method::GET, path).send().await.unwrap();
                 if list.status() != StatusCode::TOO_MANY_REQUESTS {
                     return json_of(list).await;
                 }
@@ -832,7 +769,7 @@ async fn lists_of_agents_count_against_the_limits_of_their_client() {
     let front = Front::open_with(&format!("{CONFIG}a2a: {{ max_requests_per_client: 1 }}\n")).await;
     let _watched = watch(&front).await;
     for path in ["/a2a/cards/list", "/a2a/agents"] {
-        let refused = json_of(ask(&front, Method::GET, path).send().await.unwrap()).await;
+        let refused = get(&front, path).await;
         let reason = &refused["error"]["data"]["reason"];
         assert_eq!(reason, "rate_limited", "{path}: {refused}");
     }
@@ -950,17 +887,10 @@ async fn clients_of_eventmesh_find_their_gateway() {
         .await
         .unwrap();
     assert_eq!(posted.status(), StatusCode::NO_CONTENT);
-    let found = json_of(ask(&front, Method::GET, path).send().await.unwrap()).await;
+    let found = get(&front, path).await;
     assert_eq!(found, card("shop"));
-    let list = ask(
-        &front,
-        Method::GET,
-        "/a2a/cards/list?org_id=acme&unit_id=+&agent_id=+",
-    )
-    .send()
-    .await
-    .unwrap();
-    assert_eq!(json_of(list).await["total"], 1);
+    let list = get(&front, "/a2a/cards/list?org_id=acme&unit_id=+&agent_id=+").await;
+    assert_eq!(list["total"], 1);
     let beat = json!({ "orgId": "acme", "unitId": "web", "agentId": "shop" }).to_string();
     let heartbeat = ask(&front, Method::POST, "/a2a/heartbeat")
         .body(beat)
@@ -1018,15 +948,8 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
     let accepted = json_of(accepted).await;
     assert_eq!(accepted["status"], "accepted");
     let id = accepted["taskId"].as_str().unwrap().to_owned();
-    let waited = ask(
-        &front,
-        Method::GET,
-        &format!("/a2a/tasks/{id}/wait?timeout=60000"),
-    )
-    .send()
-    .await
-    .unwrap();
-    assert_eq!(json_of(waited).await["state"], "COMPLETED");
+    let waited = get(&front, &format!("/a2a/tasks/{id}/wait?timeout=60000")).await;
+    assert_eq!(waited["state"], "COMPLETED");
     let streamed = ask(&front, Method::GET, &format!("/a2a/tasks/{id}/stream"))
         .send()
         .await
@@ -1045,11 +968,7 @@ async fn tasks_of_eventmesh_are_those_of_a2a() {
         .unwrap();
     assert_eq!(again.status(), StatusCode::NO_CONTENT);
     assert_eq!(again.text().await.unwrap(), "");
-    let list = ask(&front, Method::GET, "/a2a/tasks?state=COMPLETED&limit=1")
-        .send()
-        .await
-        .unwrap();
-    let list = json_of(list).await;
+    let list = get(&front, "/a2a/tasks?state=COMPLETED&limit=1").await;
     assert_eq!(
         (&list["total"], &list["count"], &list["hasMore"]),
         (&json!(2), &json!(1), &json!(true)),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use support::battery::within;
 use support::running::Running;
 use support::server::{Kind, named};
+use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::attached::{agent as fixture, effects};
@@ -205,17 +206,64 @@ fn config(subject: &str, state: &str, nats: &str) -> String {
     )
 }
 
+/// State on this NATS.
+fn on_nats(nats: &str) -> String {
+    format!("{{ type: nats, servers: ['{nats}'] }}")
+}
+
+/// Two bridges that share their state, for an agent with this subject.
+async fn two_bridges(subject: &str, state: &str, nats: &str) -> [Running; 2] {
+    let config = config(subject, state, nats);
+    [Running::start(&config).await, Running::start(&config).await]
+}
+
+fn doors(bridges: &[Running; 2]) -> [&str; 2] {
+    bridges.each_ref().map(|bridge| bridge.door.as_str())
+}
+
+async fn stop(bridges: [Running; 2]) {
+    for bridge in bridges {
+        bridge.stop().await;
+    }
+}
+
+/// A client of NATS, and the requests that it gets as the agent with this subject.
+async fn requests_to(nats: &str, subject: String) -> (async_nats::Client, async_nats::Subscriber) {
+    let client = nats_client(nats).await;
+    let requests = client.subscribe(subject).await.unwrap();
+    subscribed(&client).await;
+    (client, requests)
+}
+
+/// A call of a session whose agent has sent the first step: the agent, the stream, and the id of its last event.
+async fn walking(
+    session: &Session,
+    door: &str,
+    (nats, subject): (&str, &str),
+) -> (Walker, Stream, String) {
+    let walker = Walker::start(nats, subject).await;
+    walker.proceed().await;
+    let mut stream = session.call(door).await;
+    let (last, event) = stream.next().await.unwrap();
+    assert_eq!(step(&event), Some(1));
+    (walker, stream, last)
+}
+
+/// A session whose agent has asked a question: also the stream of the call, and the question.
+async fn questioned(door: &str) -> (Session, Stream, Value) {
+    let session = Session::open(door).await;
+    let mut stream = session.call(door).await;
+    let (_, question) = stream.next().await.unwrap();
+    assert_eq!(question["method"], "elicitation/create");
+    (session, stream, question)
+}
+
 async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
     let subject = unique("walker");
-    let config = config(&subject, state, nats);
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let bridges = two_bridges(&subject, state, nats).await;
+    let [first, other] = doors(&bridges);
     let session = Session::open(first).await;
-    let walker = Walker::start(nats, &subject).await;
-    walker.proceed().await;
-    let mut stream = session.call(first).await;
-    let (mut last, event) = stream.next().await.unwrap();
-    assert_eq!(step(&event), Some(1));
+    let (walker, stream, mut last) = walking(&session, first, (nats, &subject)).await;
     drop(stream);
 
     // Another session, and another event, are refused.
@@ -251,9 +299,7 @@ async fn a_stream_continues_on_another_replica(state: &str, nats: &str) {
         within("the agent ends", walker.working).await.unwrap(),
         Value::Null
     );
-    for bridge in bridges {
-        bridge.stop().await;
-    }
+    stop(bridges).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,8 +316,7 @@ async fn an_mcp_stream_continues_at_another_replica_on_jetstream() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    a_stream_continues_on_another_replica(&state, &nats).await;
+    a_stream_continues_on_another_replica(&on_nats(&nats), &nats).await;
 }
 
 /// An agent that asks its client a question, and returns what it gets next. If that is the answer, it becomes the
@@ -302,18 +347,11 @@ async fn a_question_is_answered_at_another_replica() {
         return;
     };
     let subject = unique("asker");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, &nats);
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
-    let client = nats_client(&nats).await;
-    let requests = client.subscribe(subject).await.unwrap();
-    subscribed(&client).await;
+    let bridges = two_bridges(&subject, &on_nats(&nats), &nats).await;
+    let [first, other] = doors(&bridges);
+    let (client, requests) = requests_to(&nats, subject).await;
     let asking = tokio::spawn(asks(client, requests));
-    let session = Session::open(first).await;
-    let mut stream = session.call(first).await;
-    let (_, question) = stream.next().await.unwrap();
-    assert_eq!(question["method"], "elicitation/create");
+    let (session, mut stream, question) = questioned(first).await;
     let result = json!({ "action": "accept", "content": { "city": "Oslo" } });
     let answer = |id: &Value| json!({ "jsonrpc": "2.0", "id": id, "result": result });
     // Nobody has asked this.
@@ -346,9 +384,7 @@ async fn a_question_is_answered_at_another_replica() {
     let (_, answer) = stream.next().await.unwrap();
     assert_eq!(answer["result"], result);
     asking.await.unwrap();
-    for bridge in bridges {
-        bridge.stop().await;
-    }
+    stop(bridges).await;
 }
 
 /// No other replica could return the answer to the question.
@@ -358,19 +394,11 @@ async fn a_call_with_an_open_question_fails_when_its_replica_shuts_down() {
         return;
     };
     let subject = unique("asker");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, &nats);
-    let directory = tempfile::tempdir().unwrap();
-    let one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
-    let client = nats_client(&nats).await;
-    let requests = client.subscribe(subject).await.unwrap();
-    subscribed(&client).await;
+    let config = config(&subject, &on_nats(&nats), &nats);
+    let (_directory, one, other) = Replica::two(&config).await;
+    let (client, requests) = requests_to(&nats, subject).await;
     let asking = tokio::spawn(asks(client, requests));
-    let session = Session::open(&one.door).await;
-    let mut stream = session.call(&one.door).await;
-    let (_, question) = stream.next().await.unwrap();
-    assert_eq!(question["method"], "elicitation/create");
+    let (session, mut stream, question) = questioned(&one.door).await;
     one.terminate();
     let (_, error) = stream.next().await.unwrap();
     assert_eq!(error["id"], 7, "{error}");
@@ -413,12 +441,9 @@ fn stateless(door: &str, more: &Value) -> reqwest::RequestBuilder {
 /// In revision 2026-07-28 the client sends its request again, with the response to the question.
 async fn a_stateless_call_continues_at_another_replica(state: &str, nats: &str) {
     let subject = unique("rounds");
-    let config = config(&subject, state, nats);
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
-    let client = nats_client(nats).await;
-    let requests = client.subscribe(subject).await.unwrap();
-    subscribed(&client).await;
+    let bridges = two_bridges(&subject, state, nats).await;
+    let [first, other] = doors(&bridges);
+    let (client, requests) = requests_to(nats, subject).await;
     let asking = tokio::spawn(asks(client.clone(), requests));
     let sent = |request: reqwest::RequestBuilder| async {
         let response = within("an answer", request.send()).await.unwrap();
@@ -441,9 +466,7 @@ async fn a_stateless_call_continues_at_another_replica(state: &str, nats: &str) 
     asking.await.unwrap();
     // The answer is recorded: a client that has missed it gets it at any replica.
     assert_eq!(sent(stateless(first, &more)).await, answer);
-    for bridge in bridges {
-        bridge.stop().await;
-    }
+    stop(bridges).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -461,13 +484,9 @@ async fn a_stateless_call_is_cancelled_at_another_replica() {
         return;
     };
     let subject = unique("rounds");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, &nats);
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
-    let client = nats_client(&nats).await;
-    let mut requests = client.subscribe(subject).await.unwrap();
-    subscribed(&client).await;
+    let bridges = two_bridges(&subject, &on_nats(&nats), &nats).await;
+    let [first, other] = doors(&bridges);
+    let (client, mut requests) = requests_to(&nats, subject).await;
     let asked = tokio::spawn(within("a question", stateless(first, &json!({})).send()));
     let request = within("the request", requests.next()).await.unwrap();
     let question = json!({ "jsonrpc": "2.0", "id": "q", "method": "elicitation/create" });
@@ -487,9 +506,7 @@ async fn a_stateless_call_is_cancelled_at_another_replica() {
     let cancel = within("the cancel", requests.next()).await.unwrap();
     let cancel: Value = serde_json::from_slice(&cancel.payload).unwrap();
     assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
-    for bridge in bridges {
-        bridge.stop().await;
-    }
+    stop(bridges).await;
 }
 
 /// What a request has besides its parameters when it is sent again with the answer to the question in this result.
@@ -506,12 +523,8 @@ async fn a_replica_that_stops_does_not_cancel_a_stateless_call_of_another() {
         return;
     };
     let subject = unique("rounds");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, &nats);
-    let (first, other) = (Running::start(&config).await, Running::start(&config).await);
-    let client = nats_client(&nats).await;
-    let mut requests = client.subscribe(subject).await.unwrap();
-    subscribed(&client).await;
+    let [first, other] = two_bridges(&subject, &on_nats(&nats), &nats).await;
+    let (client, mut requests) = requests_to(&nats, subject).await;
     let call = stateless(&first.door, &json!({})).send();
     let asked = tokio::spawn(within("a question", call));
     let request = within("the request", requests.next()).await.unwrap();
@@ -544,19 +557,14 @@ async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
         return;
     };
     let subject = unique("walker");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, &nats);
-    let bridges = [Running::start(&config).await, Running::start(&config).await];
-    let [first, other] = bridges.each_ref().map(|bridge| bridge.door.as_str());
+    let bridges = two_bridges(&subject, &on_nats(&nats), &nats).await;
+    let [first, other] = doors(&bridges);
     let session = Session::open(first).await;
     let cancel = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
     let by_cancel = session.post(other, &cancel);
     let by_end = session.with_id(session.http.delete(url(other)));
     for (ended_by, status) in [(by_cancel, 202), (by_end, 204)] {
-        let walker = Walker::start(&nats, &subject).await;
-        walker.proceed().await;
-        let mut stream = session.call(first).await;
-        assert_eq!(step(&stream.next().await.unwrap().1), Some(1));
+        let (walker, stream, _) = walking(&session, first, (&nats, &subject)).await;
         // The client is gone, and the call goes on.
         drop(stream);
         assert_eq!(ended_by.send().await.unwrap().status(), status);
@@ -570,9 +578,7 @@ async fn a_cancel_and_the_end_of_a_session_count_at_every_replica() {
         while session.post(first, &ping).send().await.unwrap().status() != 404 {}
     })
     .await;
-    for bridge in bridges {
-        bridge.stop().await;
-    }
+    stop(bridges).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -580,8 +586,7 @@ async fn the_ends_that_one_client_can_record_are_limited() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let bridge = Running::start(&config(&unique("walker"), &state, &nats)).await;
+    let bridge = Running::start(&config(&unique("walker"), &on_nats(&nats), &nats)).await;
     let limited = || {
         let text = bridge.metrics.render().unwrap();
         let line = r#"a2abus_limited_requests_total{limit="mcp_client"} "#;
@@ -650,12 +655,8 @@ async fn the_stream_of_a_skill_continues_when_its_replica_is_killed() {
     assert_eq!(structured["taskId"], "t", "{last}");
 }
 
-/// Each replica has attached a server of its own.
-#[tokio::test(flavor = "multi_thread")]
-async fn changes_of_a_resource_arrive_after_a_replica_is_killed() {
-    let Some(nats) = named(Kind::Nats) else {
-        return;
-    };
+/// Two replicas, each with a server of its own, and the directory in which these write what they are asked.
+async fn with_servers(nats: &str) -> (TempDir, Replica, Replica) {
     let (name, directory) = (unique("watched"), tempfile::tempdir().unwrap());
     let to = format!("{{ transport: bus, topic: {name}.fixture }}");
     let config = format!(
@@ -663,8 +664,18 @@ async fn changes_of_a_resource_arrive_after_a_replica_is_killed() {
          state: {{ log: bus, create: true, prefix: {name} }}{}",
         fixture(directory.path(), &to, "concurrency: 4"),
     );
-    let mut one = Replica::start(directory.path(), 1, &config).await;
+    let one = Replica::start(directory.path(), 1, &config).await;
     let other = Replica::start(directory.path(), 2, &config).await;
+    (directory, one, other)
+}
+
+/// Each replica has attached a server of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_a_resource_arrive_after_a_replica_is_killed() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (directory, mut one, other) = with_servers(&nats).await;
     let session = Session::open(&one.door).await;
     let uri = "a2abus://fixture/site:a";
     let about = |method: &str| json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "uri": uri } });
@@ -705,15 +716,7 @@ async fn subscriptions_begin_and_end_at_the_servers_of_all_replicas() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
-    let (name, directory) = (unique("watched"), tempfile::tempdir().unwrap());
-    let to = format!("{{ transport: bus, topic: {name}.fixture }}");
-    let config = format!(
-        "transports: {{ bus: {{ type: nats, servers: ['{nats}'] }} }}\n\
-         state: {{ log: bus, create: true, prefix: {name} }}{}",
-        fixture(directory.path(), &to, "concurrency: 4"),
-    );
-    let one = Replica::start(directory.path(), 1, &config).await;
-    let _other = Replica::start(directory.path(), 2, &config).await;
+    let (directory, one, _other) = with_servers(&nats).await;
     let session = Session::open(&one.door).await;
     let change = async |method: &str, number: usize| {
         let params = json!({ "uri": format!("a2abus://fixture/site:{number}") });
@@ -757,28 +760,21 @@ fn watching(directory: &Path, number: usize) -> usize {
     servers.len()
 }
 
-/// If the agent falls silent and the replica of the call has stopped, the client does not wait for the longest time that
-/// a stream may take.
+/// If the agent falls silent and the replica of the call has stopped, the client does not wait for the longest time
+/// that a stream may take.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_continues_ends() {
     let Some(nats) = named(Kind::Nats) else {
         return;
     };
     let subject = unique("walker");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
     let config = format!(
         "{}calls: {{ timeout: 20s, stream_timeout: 10m }}\n",
-        config(&subject, &state, &nats)
+        config(&subject, &on_nats(&nats), &nats)
     );
-    let directory = tempfile::tempdir().unwrap();
-    let mut one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
+    let (_directory, mut one, other) = Replica::two(&config).await;
     let session = Session::open_with(&one.door, json!({})).await;
-    let walker = Walker::start(&nats, &subject).await;
-    walker.proceed().await;
-    let mut stream = session.call(&one.door).await;
-    let (last, event) = stream.next().await.unwrap();
-    assert_eq!(step(&event), Some(1));
+    let (walker, _stream, last) = walking(&session, &one.door, (&nats, &subject)).await;
     one.process.kill().await.unwrap();
     walker.working.abort();
     let mut stream = Stream::of(session.come_back(&other.door, &last).await);
@@ -791,17 +787,10 @@ async fn a_stream_that_nobody_continues_ends() {
 /// gets from the other replica.
 async fn a_stream_continues_after_the_end(nats: &str, card: &str, is_killed: bool) -> Value {
     let subject = unique("walker");
-    let state = format!("{{ type: nats, servers: ['{nats}'] }}");
-    let config = config(&subject, &state, nats).replace("description: Walks.", card);
-    let directory = tempfile::tempdir().unwrap();
-    let mut one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
+    let config = config(&subject, &on_nats(nats), nats).replace("description: Walks.", card);
+    let (_directory, mut one, other) = Replica::two(&config).await;
     let session = Session::open(&one.door).await;
-    let walker = Walker::start(nats, &subject).await;
-    walker.proceed().await;
-    let mut stream = session.call(&one.door).await;
-    let (last, event) = stream.next().await.unwrap();
-    assert_eq!(step(&event), Some(1));
+    let (walker, mut stream, last) = walking(&session, &one.door, (nats, &subject)).await;
     if is_killed {
         one.process.kill().await.unwrap();
     } else {

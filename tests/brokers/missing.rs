@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::battery::within;
@@ -9,6 +10,7 @@ use support::running::Running;
 use support::server::{Kind, named, program};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStderr, Command};
+use tokio::time::sleep;
 
 use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
 use crate::tls::logged_by;
@@ -234,7 +236,8 @@ calls: {{ timeout: 2m, reply_topic: {prefix}.replies }}"
     bridge.stop().await;
 }
 
-/// The events that a topic gets: per partition of the source, the numbers of the messages in the order of their arrival.
+/// The events that a topic gets: per partition of the source, the numbers of the messages in the order of their
+/// arrival.
 async fn numbers(
     topic: &rdkafka::consumer::StreamConsumer,
     enough: impl Fn(&BTreeMap<i64, Vec<i64>>) -> bool,
@@ -335,5 +338,57 @@ default_route: [{{ transport: kafka, topic: {there} }}]"
         });
         assert_eq!(first_arrivals(&arrived.await[&partition]), all);
     }
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_topic_that_is_deleted_is_named_until_it_exists_again() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (kept, deleted) = (unique("kept"), unique("deleted"));
+    for topic in [&kept, &deleted] {
+        plain.create(topic, 2).await;
+    }
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings:
+  - {{ name: both, transport: kafka, topics: [{kept}, {deleted}], group: {kept} }}
+  - {{ name: one, transport: kafka, topics: [{deleted}], group: {deleted} }}
+default_route: [{{ transport: kafka, topic: '{kept}.{{targetagent}}' }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    // Until the report has these parts, by the beginnings of their causes.
+    let until = async |expected: &[(&str, String)]| {
+        let is_shown = || {
+            let report = bridge.report();
+            assert!(report.ready, "others work: {report:?}");
+            let mut shown = report.degraded.iter().zip(expected);
+            report.degraded.len() == expected.len()
+                && shown.all(|(part, (name, cause))| {
+                    part.name.as_str() == *name && part.cause.starts_with(cause.as_str())
+                })
+        };
+        within("the report says so", async {
+            while !is_shown() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    };
+    until(&[]).await;
+    plain.delete(&deleted).await;
+    let cause = |others| format!("topics no longer exist: {deleted}; {others}: create it");
+    until(&[
+        ("binding both", cause("the other topics are read")),
+        ("binding one", cause("nothing is read")),
+    ])
+    .await;
+    plain.create(&deleted, 2).await;
+    until(&[]).await;
     bridge.stop().await;
 }

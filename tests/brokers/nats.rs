@@ -160,6 +160,76 @@ async fn messages_that_wait_for_a_reconnect_are_confirmed_once_they_are_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_stops_does_not_wait_for_a_server_that_is_down() {
+    if named(Kind::Nats).is_none() {
+        return;
+    }
+    let Some(server) = Private::start_new(Kind::Nats).await else {
+        return;
+    };
+    let config = NatsConfig::new([format!("nats://{}", server.address())]);
+    let nats = Nats::connect(config).await.unwrap();
+    let mut health = nats.health();
+    within("a connection", health.wait_for(|now| *now == Health::Up))
+        .await
+        .unwrap();
+    let topic = Topic::new("stopping").unwrap();
+    let subscription = Subscription {
+        topics: vec![topic.into()],
+        reading: Reading::Group("readers".into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 16,
+    };
+    let mut reader = nats.subscribe(subscription).await.unwrap();
+    server.kill().await;
+    within("its loss", health.wait_for(|now| *now != Health::Up))
+        .await
+        .unwrap();
+    reader.stop();
+    assert!(within("its end", reader.recv()).await.is_none());
+}
+
+/// Core NATS does not answer. The first message may be confirmed before the refusal comes, but not the next ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_on_a_subject_that_the_server_forbids_are_not_confirmed() {
+    let permissions = r#"authorization { users: [
+        { user: bridge, password: secret, permissions: { publish: { deny: ["forbidden"] } } } ] }"#
+        .replace('\n', " ");
+    let Some(server) = Private::start_with(Kind::Nats, &[&permissions]).await else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let password = directory.path().join("password");
+    std::fs::write(&password, "secret").unwrap();
+    let config = serde_json::json!({
+        "servers": [format!("nats://{}", server.address())],
+        "auth": { "user": "bridge", "password": { "file": password } },
+    });
+    let config: NatsConfig = serde_json::from_value(config).unwrap();
+    let nats = Nats::connect(config).await.unwrap();
+    let publish = async |topic: &str| {
+        let to = Address::topic(Topic::new(topic).unwrap());
+        let sent = nats.send(&to, Message::plain("x")).await.unwrap();
+        within("a verdict", sent)
+            .await
+            .map_err(|error| error.kind())
+    };
+    let _first = publish("forbidden").await;
+    let mut health = nats.health();
+    let is_named = |now: &Health| matches!(now, Health::Impaired(why) if why.contains("forbidden"));
+    drop(
+        within("the refusal", health.wait_for(is_named))
+            .await
+            .unwrap(),
+    );
+    for _ in 0..3 {
+        let refused = publish("forbidden").await;
+        assert_eq!(refused.unwrap_err(), TransportErrorKind::Unauthorised);
+        publish("permitted").await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_first_burst_into_a_managed_stream_keeps_its_order() {
     let Some(url) = named(Kind::Nats) else {
         return;

@@ -64,15 +64,30 @@ fn assert_answered(answer: &support::running::Answered) {
     );
 }
 
+/// A client of Kafka, a topic that a bridge reads, with these partitions, and a topic to which it publishes.
+async fn in_and_out(kafka: &str, partitions: i32) -> (Plain, String, String) {
+    let plain = Plain::new(kafka);
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    plain.create(&inbox, partitions).await;
+    plain.create(&outbox, 1).await;
+    (plain, inbox, outbox)
+}
+
+/// A client of Kafka, the topic of an agent, and the name of a reply topic.
+async fn agent_topics(kafka: &str) -> (Plain, String, String) {
+    let plain = Plain::new(kafka);
+    let (topic, replies) = (unique("agent"), unique("replies"));
+    plain.create(&topic, 1).await;
+    (plain, topic, replies)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn raw_json_rpc_on_kafka_reaches_kafka_and_nats_by_its_target() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (inbox, outbox, dead) = (unique("in"), unique("out"), unique("dlq"));
-    plain.create(&inbox, 1).await;
-    plain.create(&outbox, 1).await;
+    let (plain, inbox, outbox) = in_and_out(&kafka, 1).await;
+    let dead = unique("dlq");
     let agent = nats_client(&nats).await;
     let mut subject = agent.subscribe(outbox.clone()).await.unwrap();
     subscribed(&agent).await;
@@ -220,9 +235,7 @@ async fn a_reply_topic_that_was_there_before_is_used_with_the_partitions_it_has(
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (topic, replies) = (unique("weather"), unique("replies"));
-    plain.create(&topic, 1).await;
+    let (plain, topic, replies) = agent_topics(&kafka).await;
     plain.create(&replies, 1).await;
     let agent = plain.agent(&topic, Reply::AsAsked, result);
     let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
@@ -237,9 +250,7 @@ async fn a_call_of_the_shell_is_answered_in_any_partition() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (topic, replies) = (unique("agent"), unique("replies"));
-    plain.create(&topic, 1).await;
+    let (plain, topic, replies) = agent_topics(&kafka).await;
     plain.create(&replies, 16).await;
     let agent = plain.agent(&topic, Reply::Partition(5), parts);
     let directory = tempfile::tempdir().unwrap();
@@ -270,14 +281,40 @@ async fn a_call_of_the_shell_is_answered_in_any_partition() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_the_shell_waits_no_longer_than_its_timeout() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, topic, replies) = agent_topics(&kafka).await;
+    plain.create(&replies, 4).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("a2abus.yaml");
+    std::fs::write(&file, kafka_and_route(&plain, &topic, &replies)).unwrap();
+    // A machine with much to do may need all of a short time to connect.
+    for time in ["1s", "4s", "16s"] {
+        let mut call = Command::new(program());
+        call.args(["call", "-t", time, "-c"]).arg(&file);
+        call.args(["weather", "tools/call"]).stdin(Stdio::null());
+        let output = within("the call ends", call.kill_on_drop(true).output()).await;
+        let output = output.unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        if told.starts_with("a2abus: no answer from agent \"weather\" within ") {
+            return;
+        }
+        let not_connected = format!("a2abus: not connected within {time}: ");
+        assert!(told.starts_with(&not_connected), "{told}");
+    }
+    panic!("it never connected");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_over_kafka_is_answered_by_plain_json_rpc() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
     for reply in [Reply::AsAsked, Reply::AnyPartition] {
-        let (topic, replies) = (unique("agent"), unique("replies"));
-        plain.create(&topic, 1).await;
+        let (plain, topic, replies) = agent_topics(&kafka).await;
         let agent = plain.agent(&topic, reply, result);
         let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
         for _ in 0..8 {
@@ -293,9 +330,7 @@ async fn a_streamed_call_over_kafka_comes_in_parts() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (topic, replies) = (unique("agent"), unique("replies"));
-    plain.create(&topic, 1).await;
+    let (plain, topic, replies) = agent_topics(&kafka).await;
     let agent = plain.agent(&topic, Reply::AsAsked, parts);
     let bridge = Running::start(&kafka_and_route(&plain, &topic, &replies)).await;
     let body =
@@ -368,9 +403,8 @@ async fn answers_read_by_another_bridge_are_forwarded() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (topic, replies, responses) = (unique("agent"), unique("replies"), unique("responses"));
-    plain.create(&topic, 1).await;
+    let (plain, topic, replies) = agent_topics(&kafka).await;
+    let responses = unique("responses");
     plain.create(&responses, 4).await;
     let agent = plain.agent(&topic, Reply::Topic(responses.clone()), result);
     let config = format!(
@@ -403,9 +437,7 @@ async fn replicas_follow_a_reply_topic_that_grows_and_send_no_answer_to_and_fro(
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (topic, replies) = (unique("agent"), unique("replies"));
-    plain.create(&topic, 1).await;
+    let (plain, topic, replies) = agent_topics(&kafka).await;
     plain.create(&replies, 1).await;
     let config = kafka_and_route(&plain, &topic, &replies);
     let first = Running::start(&config).await;
@@ -493,10 +525,7 @@ async fn a_broker_that_dies_under_load_loses_nothing() {
     let Some(broker) = Private::start_new(Kind::Kafka).await else {
         return;
     };
-    let plain = Plain::new(&broker.address());
-    let (inbox, outbox) = (unique("in"), unique("out"));
-    plain.create(&inbox, 4).await;
-    plain.create(&outbox, 1).await;
+    let (plain, inbox, outbox) = in_and_out(&broker.address(), 4).await;
     publish_load(&plain, &inbox).await;
     let bridge = Running::launch(&load_config(&broker.address(), &inbox, &outbox)).await;
     read_load(&plain, &outbox, async {
@@ -523,10 +552,7 @@ async fn a_bridge_that_is_killed_under_load_loses_nothing() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (inbox, outbox) = (unique("in"), unique("out"));
-    plain.create(&inbox, 4).await;
-    plain.create(&outbox, 1).await;
+    let (plain, inbox, outbox) = in_and_out(&kafka, 4).await;
     publish_load(&plain, &inbox).await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a2abus.yaml");
@@ -554,10 +580,7 @@ async fn a_bridge_whose_group_has_no_partition_left_for_it_is_ready() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (inbox, outbox) = (unique("in"), unique("out"));
-    plain.create(&inbox, 1).await;
-    plain.create(&outbox, 1).await;
+    let (plain, inbox, outbox) = in_and_out(&kafka, 1).await;
     let config = load_config(&kafka, &inbox, &outbox);
     // Starting waits until it is ready.
     let first = Running::start(&config).await;
@@ -574,10 +597,7 @@ async fn a_bridge_with_the_instance_id_of_another_is_no_longer_ready() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;
     };
-    let plain = Plain::new(&kafka);
-    let (inbox, outbox) = (unique("in"), unique("out"));
-    plain.create(&inbox, 1).await;
-    plain.create(&outbox, 1).await;
+    let (_, inbox, outbox) = in_and_out(&kafka, 1).await;
     let config = format!(
         "
 transports: {{ bus: {{ type: kafka, brokers: ['{kafka}'], instance_id: {inbox}, session_timeout: 6s }} }}

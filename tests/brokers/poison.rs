@@ -295,6 +295,50 @@ calls: {{ enabled: false }}"
     bridge.stop().await;
 }
 
+/// Such a message has no position, but all attempts to store it have one id, so that the stream keeps one of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_core_nats_is_stored_with_an_id_of_its_own() {
+    let Some(nats) = named(Kind::Nats) else {
+        return;
+    };
+    let (inbox, outbox) = (unique("in"), unique("out"));
+    let client = nats_client(&nats).await;
+    let jetstream = jetstream_of(client.clone());
+    let config = stream::Config {
+        name: outbox.replace('.', "-"),
+        subjects: vec![outbox.clone()],
+        ..stream::Config::default()
+    };
+    let stream = jetstream.create_stream(config).await.unwrap();
+    let bridge = Running::start(&format!(
+        "
+transports: {{ nats: {{ type: nats, servers: ['{nats}'] }} }}
+bindings: [{{ name: in, transport: nats, topics: [{inbox}] }}]
+default_route: [{{ transport: nats, topic: {outbox}, stored: true }}]
+calls: {{ enabled: false }}"
+    ))
+    .await;
+    // The same payload twice is two messages.
+    for _ in 0..2 {
+        let body = request("good", 1).into();
+        client.publish(inbox.clone(), body).await.unwrap();
+    }
+    let consumer = stream
+        .create_consumer(pull::Config::default())
+        .await
+        .unwrap();
+    let mut messages = consumer.messages().await.unwrap();
+    let mut ids = BTreeSet::new();
+    for _ in 0..2 {
+        let message = within("the message arrives", messages.next()).await;
+        let message = message.unwrap().unwrap();
+        let id = message.headers.as_ref().unwrap().get("Nats-Msg-Id");
+        ids.insert(id.unwrap().to_string());
+    }
+    assert_eq!(ids.len(), 2, "{ids:?}");
+    bridge.stop().await;
+}
+
 /// Messages that wait for a broker.
 const WAITING: usize = 20_000;
 

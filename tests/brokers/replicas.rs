@@ -12,7 +12,8 @@ use a2abus_transports::{
     Address, AnyTransport, Delivery, Health, Message, Outcome, Reading, Subscription, Topic,
     TopicFilter, Transport as _, TransportErrorKind,
 };
-use reqwest::{Client, RequestBuilder};
+use rdkafka::consumer::StreamConsumer;
+use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use support::battery::within;
 use support::proxy::Proxy;
@@ -21,7 +22,7 @@ use support::server::{Kind, Private, free_port, named};
 use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
 use crate::path::serve;
@@ -29,8 +30,8 @@ use crate::plain::{Plain, next, unique};
 
 const CALLS: usize = 200;
 const STREAMS: usize = 50;
-/// How long one caller tries: longer than its calls take, which begin long before the replica is killed if the machine is
-/// slow, and than a replica waits before it takes over.
+/// How long one caller tries: longer than its calls take, which begin long before the replica is killed if the machine
+/// is slow, and than a replica waits before it takes over.
 const PATIENCE: Duration = Duration::from_secs(170);
 
 /// One replica, in a process of its own.
@@ -62,6 +63,14 @@ impl Replica {
         })
         .await;
         replica
+    }
+
+    /// Two of them, and the directory of their configurations.
+    pub(crate) async fn two(config: &str) -> (TempDir, Self, Self) {
+        let directory = tempfile::tempdir().unwrap();
+        let one = Self::start(directory.path(), 1, config).await;
+        let other = Self::start(directory.path(), 2, config).await;
+        (directory, one, other)
     }
 
     /// Asks it to end.
@@ -359,9 +368,7 @@ state: {{ log: bus, create: true, prefix: {topic} }}
 
 async fn one_of_two_is_killed(bus: AnyTransport, transport: &str, topic: &str) {
     let config = config(transport, topic);
-    let directory = tempfile::tempdir().unwrap();
-    let mut one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
+    let (_directory, mut one, other) = Replica::two(&config).await;
     let (agent, _tasks) = Agent::start(bus, topic).await;
     let clients = Arc::new(Clients {
         http: Client::builder().no_proxy().build().unwrap(),
@@ -484,113 +491,137 @@ async fn text_of_ended(http: &Client, door: &str, task: &Value) -> String {
     }
 }
 
-/// The agent ignores the partition that a request names, so its parts are forwarded. The other replica reads both the
-/// parts and the forwarded copies.
+/// The partitions of the reply topic of [`Forwarding`].
+const PARTITIONS: i32 = 4;
+
+/// Two replicas on Kafka, and an agent that ignores the partition that a request names, so its answers are forwarded.
+struct Forwarding {
+    plain: Plain,
+    replies: String,
+    requests: StreamConsumer,
+    http: Client,
+    one: Replica,
+    other: Replica,
+    _directory: TempDir,
+}
+
+impl Forwarding {
+    /// With more settings of the transport and of calls. `None` without Kafka.
+    async fn start(name: &str, of_transport: &str, of_calls: &str) -> Option<Self> {
+        let address = named(Kind::Kafka)?;
+        let (plain, topic) = (Plain::new(&address), unique(name));
+        let replies = format!("{topic}.replies");
+        plain.create(&topic, 1).await;
+        plain.create(&replies, PARTITIONS).await;
+        let transport = format!("{{ type: kafka, brokers: ['{address}']{of_transport} }}");
+        let with_four = format!("reply_partitions: {PARTITIONS}, {of_calls}max_timeout");
+        let config = config(&transport, &topic).replace("max_timeout", &with_four);
+        let (directory, one, other) = Replica::two(&config).await;
+        Some(Self {
+            http: Client::builder().no_proxy().build().unwrap(),
+            requests: plain.read(&topic, 1),
+            plain,
+            replies,
+            one,
+            other,
+            _directory: directory,
+        })
+    }
+
+    /// Begins a call at this replica.
+    fn call(&self, replica: &Replica) -> JoinHandle<reqwest::Result<Response>> {
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
+        let url = format!("{}/rpc/weather", replica.door);
+        tokio::spawn(self.http.post(url).json(&call).send())
+    }
+
+    /// The id of the next request that the agent gets.
+    async fn received(&self) -> Value {
+        let request = within("the request", next(&self.requests)).await;
+        serde_json::from_slice::<Value>(&request.body).unwrap()["id"].clone()
+    }
+
+    /// The agent answers in this partition.
+    async fn answer(&self, partition: i32, id: &Value, result: Value) {
+        let body = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+        self.plain
+            .publish(&self.replies, Some(partition), &body.to_string())
+            .await;
+    }
+}
+
+/// The parameters of a message whose sender does not wait for the answer.
+fn unblocked(text: &str) -> Value {
+    let parts = json!([{ "kind": "text", "text": text }]);
+    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
+    json!({ "message": message, "configuration": { "blocking": false } })
+}
+
+/// The other replica reads both the parts and the forwarded copies.
 #[tokio::test(flavor = "multi_thread")]
 async fn forwarded_parts_count_once_at_every_replica() {
-    const PARTITIONS: i32 = 4;
-    let Some(address) = named(Kind::Kafka) else {
+    let Some(world) = Forwarding::start("forwarded", "", "").await else {
         return;
     };
-    let (plain, topic) = (Plain::new(&address), unique("forwarded"));
-    let replies = format!("{topic}.replies");
-    plain.create(&topic, 1).await;
-    plain.create(&replies, PARTITIONS).await;
-    let transport = format!("{{ type: kafka, brokers: ['{address}'] }}");
-    let with_four = format!("reply_partitions: {PARTITIONS}, max_timeout");
-    let config = config(&transport, &topic).replace("max_timeout", &with_four);
-    let directory = tempfile::tempdir().unwrap();
-    let one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
-    let http = Client::builder().no_proxy().build().unwrap();
-    let requests = plain.read(&topic, 1);
-    let received = async || -> Value {
-        let request = within("the request", next(&requests)).await;
-        serde_json::from_slice::<Value>(&request.body).unwrap()["id"].clone()
-    };
-    let answer = async |partition: i32, id: &Value, result: Value| {
-        let body = json!({ "jsonrpc": "2.0", "id": id, "result": result });
-        plain
-            .publish(&replies, Some(partition), &body.to_string())
-            .await;
-    };
+    let Forwarding {
+        http, one, other, ..
+    } = &world;
     // The replicas have joined the group that forwards.
     for partition in 0..PARTITIONS {
-        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
-        let call = http.post(format!("{}/rpc/weather", one.door)).json(&call);
-        let called = tokio::spawn(call.send());
-        answer(partition, &received().await, json!({})).await;
+        let called = world.call(one);
+        let id = world.received().await;
+        world.answer(partition, &id, json!({})).await;
         let called = within("the answer", called).await.unwrap().unwrap();
         assert!(called.status().is_success(), "{called:?}");
     }
     let mut ids = Vec::new();
     let mut tasks = Vec::new();
     for _ in 0..PARTITIONS {
-        let parts = json!([{ "kind": "text", "text": "go" }]);
-        let message =
-            json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
-        let params = json!({ "message": message, "configuration": { "blocking": false } });
+        let params = unblocked("go");
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params });
         let sent = http
             .post(format!("{}/a2a/agents/weather", one.door))
             .json(&body);
         let answer: Value = sent.send().await.unwrap().json().await.unwrap();
         tasks.push(answer["result"]["id"].clone());
-        ids.push(received().await);
+        ids.push(world.received().await);
     }
     for (partition, id) in (0..).zip(&ids) {
         for number in 0..5 {
             let artifact = json!({ "artifactId": "a", "parts": [{ "kind": "text", "text": number.to_string() }] });
             let update = json!({ "kind": "artifact-update", "taskId": "t", "append": number > 0, "artifact": artifact });
-            answer(partition, id, update).await;
+            world.answer(partition, id, update).await;
         }
     }
     // Longer than another replica waits before it takes over an answer that its own replica does not receive.
     sleep(Duration::from_secs(5)).await;
     for (partition, id) in (0..).zip(&ids) {
-        answer(partition, id, completed()).await;
+        world.answer(partition, id, completed()).await;
     }
     for task in &tasks {
         for door in [&one.door, &other.door] {
-            let text = within("the task ends", text_of_ended(&http, door, task)).await;
+            let text = within("the task ends", text_of_ended(http, door, task)).await;
             assert_eq!(text, "01234");
         }
     }
 }
 
-/// The agent ignores the partition that a request names, and the other replica is killed: the answers in its partitions
-/// are forwarded before the calls end, although both take less than `session_timeout`.
+/// The other replica is killed: the answers in its partitions are forwarded before the calls end, although both take
+/// less than `session_timeout`.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_in_the_partitions_of_a_killed_replica_are_forwarded_in_time() {
-    const PARTITIONS: i32 = 4;
-    let Some(address) = named(Kind::Kafka) else {
+    let (of_transport, of_calls) = (", session_timeout: 160s", "timeout: 100s, ");
+    let started = Forwarding::start("forwarded-soon", of_transport, of_calls).await;
+    let Some(mut world) = started else {
         return;
     };
-    let (plain, topic) = (Plain::new(&address), unique("forwarded-soon"));
-    let replies = format!("{topic}.replies");
-    plain.create(&topic, 1).await;
-    plain.create(&replies, PARTITIONS).await;
-    let transport = format!("{{ type: kafka, brokers: ['{address}'], session_timeout: 160s }}");
-    let with_four = format!("reply_partitions: {PARTITIONS}, timeout: 100s, max_timeout");
-    let config = config(&transport, &topic).replace("max_timeout", &with_four);
-    let directory = tempfile::tempdir().unwrap();
-    let mut one = Replica::start(directory.path(), 1, &config).await;
-    let other = Replica::start(directory.path(), 2, &config).await;
-    let http = Client::builder().no_proxy().build().unwrap();
-    let requests = plain.read(&topic, 1);
     // Before the first round, the replicas join the group that forwards.
     for round in 0..2 {
         let mut calls = Vec::new();
         for partition in 0..PARTITIONS {
-            let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
-            let call = http.post(format!("{}/rpc/weather", other.door)).json(&call);
-            calls.push(tokio::spawn(call.send()));
-            let request = within("the request", next(&requests)).await;
-            let request: Value = serde_json::from_slice(&request.body).unwrap();
-            let body = json!({ "jsonrpc": "2.0", "id": request["id"], "result": partition });
-            plain
-                .publish(&replies, Some(partition), &body.to_string())
-                .await;
+            calls.push(world.call(&world.other));
+            let id = world.received().await;
+            world.answer(partition, &id, json!(partition)).await;
         }
         for called in calls {
             let called = within("the answer", called).await.unwrap().unwrap();
@@ -598,7 +629,7 @@ async fn answers_in_the_partitions_of_a_killed_replica_are_forwarded_in_time() {
             assert!(answer["result"].is_number(), "{answer}");
         }
         if round == 0 {
-            one.process.kill().await.unwrap();
+            world.one.process.kill().await.unwrap();
         }
     }
 }
@@ -624,9 +655,7 @@ impl Pair {
         let (topic, agent, tasks) = Agent::on_nats(&address, name).await;
         let config = config(&format!("{{ type: nats, servers: ['{address}'] }}"), &topic);
         let config = changed(config);
-        let directory = tempfile::tempdir().unwrap();
-        let one = Replica::start(directory.path(), 1, &config).await;
-        let other = Replica::start(directory.path(), 2, &config).await;
+        let (directory, one, other) = Replica::two(&config).await;
         Some(Self {
             one,
             other,
@@ -766,10 +795,7 @@ async fn failure_of_an_orphan(
         }
         request.send().await.unwrap().json().await.unwrap()
     };
-    let parts = json!([{ "kind": "text", "text": text }]);
-    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
-    let params = json!({ "message": message, "configuration": { "blocking": false } });
-    let task = ask(&one.door, "message/send", &params).await;
+    let task = ask(&one.door, "message/send", &unblocked(text)).await;
     agent.until_asked(1).await;
     let id = json!({ "id": task["result"]["id"] });
     let status_once = async |state: &str| loop {
@@ -817,8 +843,8 @@ async fn a_task_whose_replica_was_killed_fails_once_its_agent_is_silent() {
     );
 }
 
-/// After the death of a replica, another one waits for an answer while the agent sends parts. A silent agent's answer is
-/// lost after `calls.timeout`, not only after `calls.stream_timeout`.
+/// After the death of a replica, another one waits for an answer while the agent sends parts. A silent agent's answer
+/// is lost after `calls.timeout`, not only after `calls.stream_timeout`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_whose_replica_was_killed_is_lost_once_its_agent_is_silent() {
     let short = |config: String| config.replace("max_timeout: 160s", "timeout: 20s");
@@ -1096,7 +1122,8 @@ async fn one_behind_a_proxy(kafka: &str, nats: &str, topic: &str) -> (Proxy, Run
     (proxy, one, other)
 }
 
-/// A bridge with its state on Kafka, for an agent on NATS. However slow NATS is, each request to the agent is confirmed.
+/// A bridge with its state on Kafka, for an agent on NATS. However slow NATS is, each request to the agent is
+/// confirmed.
 fn state_on_kafka(kafka: &str, nats: &str, topic: &str) -> String {
     format!(
         "
@@ -1120,7 +1147,8 @@ async fn cut_off(replica: &Running, proxy: &Proxy) {
     .await;
 }
 
-/// A task goes on although the replica that made its call has lost the bus of the agent, and so does a message with a key.
+/// A task goes on although the replica that made its call has lost the bus of the agent, and so does a message with a
+/// key.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_goes_on_at_another_replica_if_its_own_has_lost_the_bus() {
     let (Some(kafka), Some(nats)) = (named(Kind::Kafka), named(Kind::Nats)) else {
@@ -1206,6 +1234,13 @@ calls: {{ reply_topic: {topic}.replies, timeout: 240s, max_timeout: 240s }}"
     bridge.stop().await;
 }
 
+/// The answer to a request to the agent by A2A.
+async fn post(http: &Client, door: &str, method: &str, params: Value) -> Value {
+    let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let sent = http.post(format!("{door}/a2a/agents/weather")).json(&body);
+    sent.send().await.unwrap().json().await.unwrap()
+}
+
 /// A message that the agent refuses leaves its task waiting, also once the other replica has seen the refusal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_still_waits_after_its_agent_has_refused_a_message() {
@@ -1214,11 +1249,7 @@ async fn a_task_still_waits_after_its_agent_has_refused_a_message() {
     };
     let Pair { one, other, .. } = pair;
     let http = Client::builder().no_proxy().build().unwrap();
-    let post = async |door: &str, method: &str, params: Value| -> Value {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let sent = http.post(format!("{door}/a2a/agents/weather")).json(&body);
-        sent.send().await.unwrap().json().await.unwrap()
-    };
+    let post = async |door: &str, method: &str, params| post(&http, door, method, params).await;
     let message = |text: &str, task: &Value| {
         let parts = json!([{ "kind": "text", "text": text }]);
         json!({ "message": { "kind": "message", "role": "user", "messageId": text, "parts": parts, "taskId": task } })
@@ -1260,11 +1291,7 @@ async fn a_task_still_waits_after_another_replica_has_received_the_refusal() {
         ..
     } = pair;
     let http = Client::builder().no_proxy().build().unwrap();
-    let post = async |door: &str, method: &str, params: Value| -> Value {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let sent = http.post(format!("{door}/a2a/agents/weather")).json(&body);
-        sent.send().await.unwrap().json().await.unwrap()
-    };
+    let post = async |door: &str, method: &str, params| post(&http, door, method, params).await;
     let message = |text: &str, task: &Value, is_blocking: bool| {
         let parts = json!([{ "kind": "text", "text": text }]);
         let message = json!({ "kind": "message", "role": "user", "messageId": text, "parts": parts, "taskId": task });
@@ -1316,9 +1343,7 @@ async fn a_task_of_an_answered_key_continues_after_its_replica_was_killed() {
     } = pair;
     let http = Client::builder().no_proxy().build().unwrap();
     let path = "/a2a/agents/weather";
-    let parts = json!([{ "kind": "text", "text": "t" }]);
-    let message = json!({ "kind": "message", "role": "user", "messageId": "m", "parts": parts });
-    let params = json!({ "message": message, "configuration": { "blocking": false } });
+    let params = unblocked("t");
     let send = json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params });
     let send = http.post(format!("{}{path}", one.door)).json(&send);
     let sent = send.header("idempotency-key", "key").send().await.unwrap();

@@ -1,6 +1,8 @@
-"""The conformance kit of MCP against the agent `everything` of the demonstration: every scored scenario must pass."""
+"""The conformance kit of MCP against the agent `everything` of the demonstration, and against the same as an attached server
+of a second bridge: every scored scenario must pass."""
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -26,26 +28,59 @@ async def everything(program, directory):
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     command = [program, "demo", "--agents", "everything", "--serve", "--listen", f"127.0.0.1:{port}"]
-    with open(os.path.join(directory, "everything.log"), "ab") as log:
-        demo = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        await until("the agent everything is served", lambda: is_up(base))
+    async with served(command, base, directory):
         yield base
+
+
+@contextlib.asynccontextmanager
+async def served(command, base, directory):
+    """A bridge as a process."""
+    with open(os.path.join(directory, "everything.log"), "ab") as log:
+        bridge = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        await until(f"{base} is served", lambda: is_up(base))
+        yield
     finally:
-        demo.terminate()
-        demo.wait(30)
+        bridge.terminate()
+        bridge.wait(30)
+
+
+@contextlib.asynccontextmanager
+async def attached(program, directory, server):
+    """The server at this URL, attached to a bridge of its own, and the URL of that."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    agent = {"to": {"transport": "local", "topic": "everything"}, "attach": {"url": server}}
+    config = {
+        "transports": {"local": {"type": "memory"}},
+        "agents": {"everything": agent},
+        "http": {"listen": f"127.0.0.1:{port}"},
+        "admin": {"listen": f"127.0.0.1:{free_port()}"},
+    }
+    file = os.path.join(directory, "conformance.json")
+    with open(file, "w") as written:
+        json.dump(config, written)
+    async with served([program, "serve", "-c", file], base, directory):
+        yield base
+
+
+def check(base, directory, report, what):
+    """Runs the kit once for each revision."""
+    node, kit = os.environ["CLIENTS_NODE_22"], os.environ["CLIENTS_MCP_KIT"]
+    for revision in REVISIONS:
+        url = f"{base}/mcp/agents/everything"
+        run = [node, kit, "server", "--url", url, "--requirements", revision]
+        ended = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=directory)
+        summary = ended.stdout.partition("=== SUMMARY ===")[2]
+        failed = re.findall(r"^✗ .*$", summary, re.MULTILINE)
+        wrong = "\n".join(failed) + ended.stderr[-500:] if ended.returncode else None
+        report.note(f"{what}, {revision}", wrong)
+        print(f"{what}, {revision}: {'FAILED' if wrong else 'passes'}", flush=True)
 
 
 async def conformance(program, directory, report):
-    """Runs the kit once for each revision."""
-    node, kit = os.environ["CLIENTS_NODE_22"], os.environ["CLIENTS_MCP_KIT"]
+    """Runs the kit against both."""
     async with everything(program, directory) as base:
-        for revision in REVISIONS:
-            url = f"{base}/mcp/agents/everything"
-            run = [node, kit, "server", "--url", url, "--requirements", revision]
-            ended = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=directory)
-            summary = ended.stdout.partition("=== SUMMARY ===")[2]
-            failed = re.findall(r"^✗ .*$", summary, re.MULTILINE)
-            wrong = "\n".join(failed) + ended.stderr[-500:] if ended.returncode else None
-            report.note(f"conformance kit of MCP, {revision}", wrong)
-            print(f"conformance kit of MCP, {revision}: {'FAILED' if wrong else 'passes'}", flush=True)
+        check(base, directory, report, "conformance kit of MCP")
+        async with attached(program, directory, f"{base}/mcp/agents/everything") as chained:
+            check(chained, directory, report, "conformance kit of MCP, attached")

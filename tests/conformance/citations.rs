@@ -169,6 +169,8 @@ fn check(
 ) -> Vec<String> {
     let (named, own) = read(paragraph);
     let mut wrong = Vec::new();
+    // A pattern such as `*.md` names no document.
+    let named = named.into_iter().filter(|named| named.path != ".md");
     for Named { path, sections } in named {
         let found = file
             .ancestors()

@@ -34,6 +34,28 @@ async fn send(world: &World, id: &str, seq: Option<usize>, line: &str) {
     world.send(id, &attributes, line).await;
 }
 
+/// Sends the lines with these numbers, each in an event with this id.
+async fn send_each(world: &World, lines: &[String], events: &[(&str, usize)]) {
+    for (id, number) in events {
+        send(world, id, Some(*number), &lines[*number]).await;
+    }
+}
+
+/// Waits until the binding has settled this many messages.
+async fn until_settled(world: &World, count: u64) {
+    let settled = r#"a2abus_settled_total{binding="work"}"#;
+    world.until_counted(settled, count).await;
+}
+
+/// Ends a world whose agent has got all its answers, after this many POSTs.
+async fn end_after(mut world: World, posts: usize) {
+    assert!(world.answers.try_recv().is_none(), "a second answer");
+    assert_eq!(world.service.posts(), posts);
+    world.end().await;
+}
+
+const ENDED: &str = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
+
 fn lines(world: &World) -> Vec<String> {
     vec![
         define("post", &world.service.post("/orders")),
@@ -51,9 +73,7 @@ async fn lines_in_order_make_one_workflow() {
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "success", "{answer:?}");
     assert_eq!(answer.attribute("collaborationid"), "e-1");
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 3)
-        .await;
+    until_settled(&world, 3).await;
     world.end().await;
 }
 
@@ -64,9 +84,7 @@ async fn lines_that_are_cancelled_before_the_last_one_start_no_execution() {
     send(&world, "line-0", Some(0), &lines[0]).await;
     send(&world, "line-1", Some(1), &lines[1]).await;
     world.publish(cancel_of("idler", "c-1")).await;
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
-        .await;
+    until_settled(&world, 1).await;
     world.publish(cancel_of("reporter", "c-1")).await;
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "cancelled", "{answer:?}");
@@ -74,14 +92,9 @@ async fn lines_that_are_cancelled_before_the_last_one_start_no_execution() {
     // Late lines get no second answer, even if one is redelivered.
     send(&world, "line-1", Some(1), &lines[1]).await;
     send(&world, "line-2", Some(2), &lines[2]).await;
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 6)
-        .await;
-    let dropped = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
-    assert_eq!(world.count(dropped), 2);
-    assert!(world.answers.try_recv().is_none(), "a second answer");
-    assert_eq!(world.service.posts(), 0);
-    world.end().await;
+    until_settled(&world, 6).await;
+    assert_eq!(world.count(ENDED), 2);
+    end_after(world, 0).await;
 }
 
 /// A new line with the number of an earlier one shows that the workflow is sent again.
@@ -101,8 +114,7 @@ async fn a_workflow_that_is_sent_again_after_its_cancel_is_answered() {
         let answer = world.answer().await;
         assert_eq!(answer.data["status"], expected, "{answer:?}");
     }
-    let dropped = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
-    world.until_counted(dropped, 2).await;
+    world.until_counted(ENDED, 2).await;
     assert_eq!(world.service.posts(), 1);
     world.end().await;
 }
@@ -126,14 +138,9 @@ async fn a_repeated_line_does_not_keep_a_cancel_from_the_running_execution() {
     assert_eq!(answer.attribute("collaborationid"), "e-1");
     // The last line is repeated, too.
     send(&world, "line-2", Some(2), &lines[2]).await;
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 6)
-        .await;
-    let dropped = r#"a2abus_dropped_total{binding="work",reason="workflow_ended"}"#;
-    assert_eq!(world.count(dropped), 1);
-    assert!(world.answers.try_recv().is_none(), "a second answer");
-    assert_eq!(world.service.posts(), 0);
-    world.end().await;
+    until_settled(&world, 6).await;
+    assert_eq!(world.count(ENDED), 1);
+    end_after(world, 0).await;
 }
 
 #[tokio::test]
@@ -154,9 +161,7 @@ async fn lines_out_of_order_are_put_in_the_order_of_seq() {
         let answer = world.answer().await;
         assert_eq!(answer.data["status"], "success", "from {first}: {answer:?}");
         assert_eq!(world.service.posts(), 1);
-        world
-            .until_counted("a2abus_settled_total{binding=\"work\"}", 4)
-            .await;
+        until_settled(&world, 4).await;
         world.end().await;
     }
 }
@@ -172,9 +177,7 @@ async fn a_line_with_another_text_replaces_an_earlier_one_with_its_number() {
     send(&world, "again-1", Some(1), &begin("e-1", &["w"])).await;
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "success", "{answer:?}");
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 4)
-        .await;
+    until_settled(&world, 4).await;
     let replaced = r#"a2abus_dropped_total{binding="work",reason="line_replaced"}"#;
     assert_eq!(world.count(replaced), 1);
     world.end().await;
@@ -271,8 +274,7 @@ async fn a_workflow_with_a_line_that_cannot_be_read_is_refused_as_a_whole() {
             assert_eq!(dead_letter.body.unwrap(), lines);
         }
     }
-    let settled = "a2abus_settled_total{binding=\"work\"}";
-    world.until_counted(settled, 12).await;
+    until_settled(&world, 12).await;
     // Nothing of them is left that a later line could complete.
     let mut last = Message::plain(begin("e-0", &["post"]));
     last.headers.push("collaborationid", "e-0");
@@ -334,13 +336,10 @@ const REPEATED: &str = r#"a2abus_dropped_total{binding="work",reason="line_repea
 async fn a_copy_of_a_line_that_comes_too_late_gets_no_answer() {
     let mut world = World::named().await;
     let lines = lines(&world);
-    for (id, number) in [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 2)] {
-        send(&world, id, Some(number), &lines[number]).await;
-    }
+    let twice = [("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 2)];
+    send_each(&world, &lines, &twice).await;
     assert_eq!(world.answer().await.data["status"], "success");
-    for (id, number) in [("f", 2), ("g", 1)] {
-        send(&world, id, Some(number), &lines[number]).await;
-    }
+    send_each(&world, &lines, &[("f", 2), ("g", 1)]).await;
     world
         .until_counted("a2abus_received_total{binding=\"work\"}", 7)
         .await;
@@ -350,9 +349,7 @@ async fn a_copy_of_a_line_that_comes_too_late_gets_no_answer() {
     world.until_counted(REPEATED, 2).await;
     tokio::time::resume();
     // With all others, they are the workflow again: it is answered from its record.
-    for (id, number) in [("h", 2), ("i", 0), ("j", 1)] {
-        send(&world, id, Some(number), &lines[number]).await;
-    }
+    send_each(&world, &lines, &[("h", 2), ("i", 0), ("j", 1)]).await;
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "success", "{answer:?}");
     // With another line, they are another workflow.
@@ -361,12 +358,8 @@ async fn a_copy_of_a_line_that_comes_too_late_gets_no_answer() {
     let answer = world.answer().await;
     assert_eq!(answer.data["execution_id"], "e-2");
     assert_eq!(answer.data["status"], "success", "{answer:?}");
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 12)
-        .await;
-    assert!(world.answers.try_recv().is_none(), "a second answer");
-    assert_eq!(world.service.posts(), 2);
-    world.end().await;
+    until_settled(&world, 12).await;
+    end_after(world, 2).await;
 }
 
 #[tokio::test]
@@ -378,12 +371,8 @@ async fn a_copy_of_the_last_line_without_a_number_gets_no_answer() {
     }
     world.until_counted(REPEATED, 3).await;
     assert_eq!(world.answer().await.data["status"], "success");
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 6)
-        .await;
-    assert!(world.answers.try_recv().is_none(), "a second answer");
-    assert_eq!(world.service.posts(), 1);
-    world.end().await;
+    until_settled(&world, 6).await;
+    end_after(world, 1).await;
 }
 
 #[tokio::test]
@@ -450,9 +439,7 @@ async fn an_incomplete_sequence_of_lines_is_answered_after_a_minute() {
         "{logged:?}"
     );
     assert_eq!(answer.attribute("collaborationid"), "c-1");
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 1)
-        .await;
+    until_settled(&world, 1).await;
     world.end().await;
 }
 
@@ -563,8 +550,6 @@ async fn lines_without_end_are_refused_as_too_large() {
     );
     // Its late lines are dropped.
     send(&world, "6", None, &begin("e-1", &["o0"])).await;
-    world
-        .until_counted("a2abus_settled_total{binding=\"work\"}", 7)
-        .await;
+    until_settled(&world, 7).await;
     world.end().await;
 }
