@@ -35,10 +35,14 @@ const NO_BROKER: &str = "Receive failed: Invalid response size ";
 /// That size if the server is a NATS server, whose greeting begins with `INFO`.
 const NATS_GREETING: &str = "1229866575";
 /// How a client explains, only in its log, why a broker ends a new connection: the listener has TLS, or SASL.
-const WRONG_LISTENER: [&str; 2] = [
-    "connecting to a SSL listener?",
-    "broker might require SASL authentication",
-];
+const WRONG_LISTENER: [&str; 2] = [NEEDS_TLS, NEEDS_SASL];
+const NEEDS_TLS: &str = "connecting to a SSL listener?";
+const NEEDS_SASL: &str = "broker might require SASL authentication";
+/// What it says without an explanation: a broker with TLS ends the connection at the first request, and one with SASL
+/// at the second.
+const CLOSED: &str = "closed by peer";
+const AT_FIRST: &str = "in state APIVERSION_QUERY";
+const AT_SECOND: &str = "in state UP";
 /// What a client says of a producer that may write to no topic, and calls fatal.
 const NO_PRODUCER: &str = "Cluster authorization failed: Failed to acquire idempotence PID";
 /// Interval between log lines about connections.
@@ -346,10 +350,10 @@ fn plain(reason: &str) -> String {
             .to_owned()
     } else if message.contains("connecting to a PLAINTEXT broker listener?") {
         "this listener has no TLS: remove `tls` from the transport, or use the port of a listener with TLS".to_owned()
-    } else if message.contains("connecting to a SSL listener?") {
+    } else if message.contains(NEEDS_TLS) {
         "the broker ends the connection: if this listener has TLS, add `tls` to the transport"
             .to_owned()
-    } else if message.contains("broker might require SASL authentication") {
+    } else if message.contains(NEEDS_SASL) {
         "the broker ends the connection: if this listener has SASL, add `sasl` to the transport"
             .to_owned()
     } else if message.contains("certificate verify failed") {
@@ -396,12 +400,21 @@ fn is_client_certificate(message: &str) -> bool {
 
 /// Why a broker may have ended a connection, from a line of the log that begins with the name of a thread.
 fn hint(line: &str) -> Option<String> {
-    let is_one = WRONG_LISTENER.iter().any(|why| line.contains(why));
     let reason = line
         .strip_prefix("[thrd:")
         .and_then(|line| line.split_once("]: "))
         .map_or(line, |(_, reason)| reason);
-    is_one.then(|| plain(reason))
+    if WRONG_LISTENER.iter().any(|why| line.contains(why)) {
+        return Some(plain(reason));
+    }
+    let (place, message) = reason.split_once(": ")?;
+    let (has_tls, has_sasl) = (place.contains("ssl://"), place.starts_with("sasl_"));
+    let needed = match message.contains(CLOSED) {
+        true if message.contains(AT_FIRST) && !has_tls => NEEDS_TLS,
+        true if message.contains(AT_SECOND) && !has_sasl => NEEDS_SASL,
+        _ => return None,
+    };
+    Some(plain(&format!("{place}: {needed}")))
 }
 
 // === impl Events ===
@@ -652,6 +665,14 @@ mod tests {
             (
                 "[thrd:[::1]:1/bootstrap]: [::1]:1/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect security.protocol configuration (connecting to a SSL listener?) or broker version is < 0.10 (see api.version.request) (after 3ms in state APIVERSION_QUERY)",
                 "connecting: [::1]:1: the broker ends the connection: if this listener has TLS, add `tls` to the transport",
+            ),
+            (
+                "[thrd:127.0.0.1:1/bootstrap]: 127.0.0.1:1/bootstrap: Disconnected: connection closed by peer: receive 0 after POLLIN (after 1ms in state APIVERSION_QUERY)",
+                "connecting: 127.0.0.1:1: the broker ends the connection: if this listener has TLS, add `tls` to the transport",
+            ),
+            (
+                "[thrd:ssl://127.0.0.1:1/bootstrap]: ssl://127.0.0.1:1/bootstrap: Disconnected: SSL connection closed by peer (after 4ms in state UP)",
+                "connecting: 127.0.0.1:1: the broker ends the connection: if this listener has SASL, add `sasl` to the transport",
             ),
         ] {
             let (pulse, health) = (

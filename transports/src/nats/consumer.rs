@@ -226,7 +226,8 @@ impl ConsumerRef {
             Some(error) if !was_starved => {
                 tracing::warn!(%stream, %consumer, %error, "a durable consumer gets no new messages of some subjects");
             }
-            None if was_starved => {
+            // Without the permission to ask, nobody knows it.
+            None if was_starved && *may_ask => {
                 tracing::info!(%stream, %consumer, "the durable consumer gets new messages of its subjects again");
             }
             _ => {}

@@ -299,7 +299,13 @@ impl Unanswered {
         let (now, mut permitted) = (Instant::now(), Vec::new());
         while self.next_deadline().is_some_and(|deadline| deadline <= now) {
             let token = self.deadlines.pop().map(|Reverse((_, token))| token);
-            let Some(expected) = token.and_then(|token| self.by_token.remove(&token)) else {
+            // Not if the deadline is an earlier one of a question whose echo has come.
+            let is_due = |token: &u64| {
+                let expected = self.by_token.get(token);
+                expected.is_some_and(|expected| expected.deadline <= now)
+            };
+            let due = token.filter(is_due);
+            let Some(expected) = due.and_then(|token| self.by_token.remove(&token)) else {
                 continue;
             };
             if expected.answer == Answer::Unrefused {
@@ -525,6 +531,21 @@ mod tests {
             assert_eq!(unanswered.expire(), [Topic::new("a.b").unwrap()]);
             assert!(verdict.now().unwrap().is_ok());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_of_an_echo_does_not_end_the_wait_for_a_refusal() {
+        let mut unanswered = Unanswered::default();
+        let (mut expected, mut verdict) = expected("a.b", 1, Answer::Permitted, 0);
+        expected.deadline = after(PUBLICATION_GRACE / 2);
+        unanswered.insert(expected);
+        assert!(unanswered.take_answered(1, &answer("")).is_none());
+        tokio::time::advance(PUBLICATION_GRACE / 2).await;
+        assert!(unanswered.expire().is_empty());
+        assert!(verdict.now().is_none(), "the refusal may be on its way");
+        tokio::time::advance(PUBLICATION_GRACE / 2).await;
+        assert_eq!(unanswered.expire(), [Topic::new("a.b").unwrap()]);
+        assert!(verdict.now().unwrap().is_ok());
     }
 
     #[tokio::test]

@@ -171,9 +171,9 @@ const ALL_INBOXES: &str = "_INBOX.>";
 /// The number of characters of the last word of a reply subject of a bridge: two ids in base32.
 const REPLY_ID_CHARS: usize = 52;
 
-/// At most this many refused subjects are remembered, [`MAX_ALIKE`] with the same first word; the one that was refused
-/// longest ago gives way.
-const MAX_REFUSED: usize = 64;
+/// At most this many refused subjects are remembered, half of them with the same first word; the one that was refused
+/// longest ago gives way. A subject that is forgotten loses its next message, so there is room for all agents.
+const MAX_REFUSED: usize = 1024;
 
 /// How long a subject is remembered after its last refusal.
 const REFUSED_FOR: Duration = Duration::from_secs(5 * 60);
@@ -184,8 +184,8 @@ const MAX_PARTS: usize = 8;
 /// At most this many subjects are logged in that time.
 const MAX_LOGGED: usize = 64;
 
-/// At most this many publish subjects with the same first word are logged or remembered: they may come from messages,
-/// as those of answers do.
+/// At most this many publish subjects with the same first word are named in the log or the health: they may come from
+/// messages, as those of answers do.
 const MAX_ALIKE: usize = 8;
 
 /// How often the log reports dropped messages.
@@ -419,7 +419,8 @@ impl Link {
         if let Some(forgotten) = forgotten {
             self.report(&publishing_to(&forgotten), None);
         }
-        if !is_known {
+        let part = publishing_to(subject);
+        if self.has_room_for(&part) {
             let user = &self.user;
             let effect = match subject {
                 ALL_ACKNOWLEDGEMENTS => "messages are read again and again after ack_wait",
@@ -428,8 +429,16 @@ impl Link {
             let trouble = format!(
                 "NATS does not permit it to {user}, so {effect}: grant the permission (`a2abus topics plan --acls` prints it)"
             );
-            self.report(&publishing_to(subject), Some(trouble.into()));
+            self.report(&part, Some(trouble.into()));
         }
+    }
+
+    /// Whether the health does not name this part yet, and fewer than [`MAX_ALIKE`] that begin like it.
+    fn has_room_for(&self, part: &str) -> bool {
+        let faults = self.faults();
+        let known = &faults.subscriptions;
+        let is_alike = |known: &&Text| first_word(known) == first_word(part);
+        !known.contains_key(part) && known.keys().filter(is_alike).count() < MAX_ALIKE
     }
 
     /// Whether the server has refused a publication on this subject, and has not permitted one since.
@@ -942,7 +951,7 @@ pub(super) fn unauthorised(what: &str, user: &str) -> TransportError {
 /// The refused subject that gives way to another one: of those with the same first word, if there are many.
 fn gives_way(refused: &HashMap<Text, Instant>, subject: &str) -> Option<Text> {
     let is_alike = |known: &Text| first_word(known) == first_word(subject);
-    let is_crowded = refused.keys().filter(|known| is_alike(known)).count() >= MAX_ALIKE;
+    let is_crowded = refused.keys().filter(|known| is_alike(known)).count() >= MAX_REFUSED / 2;
     let candidates = refused.iter();
     let candidates = candidates.filter(|(known, _)| !is_crowded || is_alike(known));
     let oldest = candidates.min_by_key(|(_, at)| **at);
@@ -953,8 +962,11 @@ fn gives_way(refused: &HashMap<Text, Instant>, subject: &str) -> Option<Text> {
 /// A subject for the log and the health. The last word of a reply subject of a bridge is left out: whoever knows it can
 /// answer the call.
 fn shown(subject: &str) -> Cow<'_, str> {
+    let is_reply_id = |word: &str| {
+        word.len() == REPLY_ID_CHARS && word.bytes().all(|c| matches!(c, b'a'..=b'z' | b'2'..=b'7'))
+    };
     match subject.rsplit_once('.') {
-        Some((rest, last)) if last.len() == REPLY_ID_CHARS => format!("{rest}.*").into(),
+        Some((rest, last)) if is_reply_id(last) => format!("{rest}.*").into(),
         _ => subject.into(),
     }
 }

@@ -23,15 +23,16 @@ impl Session<'_> {
     pub(super) fn find_removed(&mut self, next: &Received, is_first: bool) {
         let (topic, partition, offset) = (next.topic.as_str(), next.partition, next.offset);
         let reset_from = self.client.context().take_reset(topic, partition, offset);
+        if reset_from.is_none() && !(is_first && self.is_member()) {
+            return;
+        }
         let may_ask = offset > 0 && Instant::now() >= self.check_gaps_at;
         let gap = reset_from.map_or(0, |from| offset - from);
         let removed = match reset_from {
             Some(from) if may_ask => {
                 removed_between(&self.client, (topic, partition), from, offset)
             }
-            None if may_ask && is_first && self.is_member() => {
-                lost_records(&self.client, topic, partition, offset)
-            }
+            None if may_ask => lost_records(&self.client, topic, partition, offset),
             // If nobody says where the log starts now: the broker did not have the record at that position.
             _ => Ok(gap),
         };
@@ -42,6 +43,10 @@ impl Session<'_> {
             gap
         });
         if let Ok(records @ 1..) = u64::try_from(removed) {
+            if self.is_member() {
+                // Otherwise the next assignment finds the same gap, if nothing after it is settled by then.
+                store(&self.client, vec![(next.topic.clone(), partition, offset)]);
+            }
             self.task.removed.send_modify(|all| *all += records);
             tracing::warn!(
                 reads = %self.task.plan.source, topic, partition, records, fix = KEEP,

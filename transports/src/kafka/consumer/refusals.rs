@@ -45,14 +45,15 @@ impl Unreadable {
 // === impl Task ===
 
 impl Task {
-    /// Asks whether the topics may be read. The answer comes when it is known; none if the question cannot be asked.
-    fn ask_to_read(&self) -> std_mpsc::Receiver<Readable> {
+    /// Asks which topics do not exist and, if `tests_reading`, whether the others may be read. The answer comes when it
+    /// is known; none if the question cannot be asked.
+    fn ask_to_read(&self, tests_reading: bool) -> std_mpsc::Receiver<Readable> {
         let (answer, answered) = std_mpsc::sync_channel(1);
         let (config, pulse) = (Arc::clone(&self.plan.config), Arc::clone(&self.plan.pulse));
         let topics = self.plan.source.topics();
         let asking = spawn("a2abus-kafka-ask", move || {
             // Fails when the client that asked has ended.
-            let _ = answer.send(may_read(&config, &pulse, &topics));
+            let _ = answer.send(may_read(&config, &pulse, &topics, tests_reading));
         });
         if let Err(error) = asking {
             tracing::warn!(reads = %self.plan.source, %error, "cannot ask whether topics may be read again");
@@ -73,7 +74,8 @@ impl Session<'_> {
         };
         let Some((asked_at, answer)) = &unreadable.asked else {
             if now >= unreadable.ask_at {
-                unreadable.asked = Some((now, self.task.ask_to_read()));
+                let was_refused = unreadable.refused_at.is_some();
+                unreadable.asked = Some((now, self.task.ask_to_read(was_refused)));
             }
             return;
         };

@@ -300,7 +300,19 @@ fn a_partition_without_a_leader_does_not_hide_that_its_topic_may_be_read() {
     cluster.partition_leader("two", 0, None).unwrap();
     let (task, _deliveries) = member(cluster.bootstrap_servers());
     let topics = [Topic::from_static("two")];
-    may_read(&task.plan.config, &task.plan.pulse, &topics).unwrap();
+    may_read(&task.plan.config, &task.plan.pulse, &topics, true).unwrap();
+}
+
+#[test]
+fn a_topic_that_cannot_be_read_does_not_hide_that_another_one_is_missing() {
+    let cluster = Cluster::new(1).unwrap();
+    cluster.create_topic("one", 1, 1).unwrap();
+    cluster.partition_leader("one", 0, None).unwrap();
+    let (task, _deliveries) = member(cluster.bootstrap_servers());
+    let gone = Topic::from_static("gone");
+    let topics = [Topic::from_static("one"), gone.clone()];
+    let missing = may_read(&task.plan.config, &task.plan.pulse, &topics, false);
+    assert_eq!(missing.unwrap(), [gone]);
 }
 
 #[test]
@@ -409,6 +421,14 @@ fn records_that_were_removed_before_they_were_read_are_counted() {
     let offset: u64 = position.strip_prefix("k:t/0/").unwrap().parse().unwrap();
     assert!(offset > 1, "the cluster has removed nothing");
     assert_eq!(*task.removed.borrow(), offset - 1);
+    // It is not settled, but the next reader must not find the same gap.
+    let first = Offset::Offset(offset.try_into().unwrap());
+    let late = Instant::now() + DEADLINE;
+    while committed(&cluster) != first {
+        assert!(Instant::now() < late, "it is not committed");
+        // Fails when there is nothing left to commit.
+        drop(session.client.commit_consumer_state(CommitMode::Sync));
+    }
 }
 
 #[test]

@@ -149,20 +149,45 @@ async fn refused_answers_displace_no_other_subject_and_show_no_reply_token() {
     link.set_connection(true, 1);
     link.note_refused("orders.new");
     let token = "a".repeat(REPLY_ID_CHARS);
-    for number in 0..100 {
+    for number in 0..MAX_REFUSED {
         link.note_refused(&format!("_INBOX.{number}.1"));
         link.note_refused(&format!("answers.{number}"));
         link.note_refused(&format!("a.replies.{token}"));
     }
     assert!(link.is_refused("orders.new"));
-    assert!(link.is_refused("answers.99") && !link.is_refused("answers.0"));
-    assert_eq!(link.refused().len(), MAX_ALIKE + 3);
+    let last = format!("answers.{}", MAX_REFUSED - 1);
+    assert!(link.is_refused(&last) && !link.is_refused("answers.0"));
+    assert_eq!(link.refused().len(), MAX_REFUSED / 2 + 3);
     let Health::Impaired(why) = link.health().borrow().clone() else {
         panic!("it is degraded");
     };
     assert!(why.contains("publishing to _INBOX.>"), "{why}");
     assert!(!why.contains(&token), "{why}");
     assert!(why.contains("publishing to a.replies.*"), "{why}");
+}
+
+#[tokio::test]
+async fn many_refused_subjects_with_the_same_first_word_are_remembered_and_a_few_are_shown() {
+    // Nobody listens there.
+    let config = NatsConfig::new(["nats://127.0.0.1:1"]);
+    let (link, _client) = Link::connect(&config, 1, None).await.unwrap();
+    link.set_connection(true, 1);
+    let subject = |number: usize| format!("agents.a{number}");
+    for number in 0..100 {
+        link.note_refused(&subject(number));
+    }
+    assert!((0..100).all(|number| link.is_refused(&subject(number))));
+    let shown = || link.faults().subscriptions.len();
+    assert_eq!(shown(), MAX_ALIKE);
+    for number in 0..99 {
+        link.note_permitted(&subject(number));
+    }
+    link.note_refused(&subject(99));
+    assert_eq!(shown(), 1, "what is still refused is shown");
+    // It is no reply subject of a bridge.
+    let long = format!("agents.{}", "A".repeat(REPLY_ID_CHARS));
+    link.note_refused(&long);
+    assert!(link.is_refused(&long));
 }
 
 #[test]
