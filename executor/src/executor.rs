@@ -35,9 +35,9 @@ use running::{Admission, Running};
 ///
 /// # Cancel safety
 /// An [`Execution`] runs while it is polled. Dropping it abandons it, as if the process had died: [`Executor::record`]
-/// reports it as interrupted. If the same request comes again, it runs again, or is recorded as interrupted if a call
-/// that must not be repeated had begun. The same is true after [`Event::Ended`] until the stream ends: only then is the
-/// end stored.
+/// reports it as stopped, and the same request runs again; or, if a call that must not be repeated had begun, it is
+/// reported as interrupted, and does not run again. The same is true after [`Event::Ended`] until the stream ends: only
+/// then is the end stored.
 #[derive(Clone)]
 pub struct Executor(Arc<Inner>);
 
@@ -256,9 +256,13 @@ impl Executor {
             archive.remove(&turn, agent.id(), &stored.record).await?;
             return Ok(None);
         }
-        stored.record = stored.record.interrupted();
+        stored.record = stored.record.abandoned(true);
         archive.save_in(&mut turn, agent.id(), &stored).await?;
-        Ok(Some(StoredState::Ended(stored.record)))
+        tracing::warn!(
+            agent = %agent.id(), execution_id = %id,
+            "an execution is recorded as interrupted: it did not end, for example because its process died, and a call that may change something had begun; check the effects of its calls"
+        );
+        Ok(Some(StoredState::Ended(stored.record.newly_interrupted())))
     }
 
     /// The stored record under this id, if it has the same workflow. Removes a record that has expired.
@@ -327,7 +331,7 @@ impl Executor {
         if let Some(ended) = self.0.running.unrecorded(agent, id) {
             return Ok(Some(Arc::unwrap_or_clone(ended)));
         }
-        let Some(record) = self.load(agent, id).await? else {
+        let Some(Stored { record, .. }) = self.load(agent, id).await? else {
             return Ok(None);
         };
         if record.status().is_final() {
@@ -339,21 +343,20 @@ impl Executor {
         if self.0.archive.runs_elsewhere(agent, id) {
             return Ok(Some(record));
         }
-        // It has ended since it was read, or was abandoned and interrupted.
-        let record = self.load(agent, id).await?;
-        Ok(record.map(|record| {
-            if record.status().is_final() {
-                record
+        // It has ended since it was read, or was abandoned.
+        let stored = self.load(agent, id).await?;
+        Ok(stored.map(|stored| {
+            if stored.record.status().is_final() {
+                stored.record
             } else {
-                record.interrupted()
+                stored.record.abandoned(stored.has_begun_unsafe)
             }
         }))
     }
 
-    async fn load(&self, agent: &Text, id: &str) -> Result<Option<Record>, StoreError> {
+    async fn load(&self, agent: &Text, id: &str) -> Result<Option<Stored>, StoreError> {
         let stored = self.0.archive.load(agent, id).await?;
-        let record = stored.map(|stored| stored.record);
-        Ok(record.filter(|record| !self.has_expired(record)))
+        Ok(stored.filter(|stored| !self.has_expired(&stored.record)))
     }
 
     /// Summaries of an agent's newest executions, the newest first, optionally only those with one status. Examines the
@@ -400,8 +403,8 @@ impl Executor {
         Ok(self.cancel(agent, id) || self.0.archive.cancel_elsewhere(agent, id).await?)
     }
 
-    /// Cancels the executions of this agent in other processes that have this name in [`Request::cancel_names`]. Returns
-    /// whether there were any.
+    /// Cancels the executions of this agent in other processes that have this name in [`Request::cancel_names`].
+    /// Returns whether there were any.
     ///
     /// # Errors
     /// If the store fails.

@@ -45,9 +45,9 @@ pub enum FailureCode {
     RateLimited,
     StorageFailed,
     Cancelled,
-    /// It was abandoned, for example because its process ended.
+    /// Its process died or was stopped, and a call that must not be repeated had begun.
     Interrupted,
-    /// Its process was stopped, and no call that must not be repeated had begun: the same request runs again.
+    /// The same, and no such call had begun: the same request runs again.
     Stopped,
 }
 
@@ -117,9 +117,7 @@ impl FailureCode {
             Self::Interrupted => {
                 "check the effects of the calls that had begun, then send the workflow under a new execution id"
             }
-            Self::Stopped => {
-                "send it again, also under the same execution id; if executions take this long, ask the operator for a longer http.drain_grace"
-            }
+            Self::Stopped => "send it again, also under the same execution id",
         }
     }
 }
@@ -168,11 +166,30 @@ impl Failure {
     pub(crate) fn stopped(has_begun_unsafe: bool) -> Self {
         let message = "the bridge was stopped before the execution ended";
         match has_begun_unsafe {
-            false => Self::new(FailureCode::Stopped, message),
+            false => Self::new(FailureCode::Stopped, message).suggest(
+                "send it again, also under the same execution id; if executions take this long, ask the operator for a longer http.drain_grace",
+            ),
             true => Self::new(FailureCode::Interrupted, message).suggest(
                 "check the effects of the calls that had begun, then send the workflow under a new execution id; if executions take this long, ask the operator for a longer http.drain_grace",
             ),
         }
+    }
+
+    /// The failure of a request whose deadline has passed before it began.
+    #[must_use]
+    pub fn expired(message: &'static str) -> Self {
+        Self::new(FailureCode::ExecutionTimeout, message)
+            .suggest("send it again with a later expirytime, or without one")
+    }
+
+    /// The failure of an execution that nobody runs any more, and that has not ended.
+    pub(crate) fn abandoned(has_begun_unsafe: bool) -> Self {
+        let message = "the execution did not end, for example because its process died";
+        let code = match has_begun_unsafe {
+            false => FailureCode::Stopped,
+            true => FailureCode::Interrupted,
+        };
+        Self::new(code, message)
     }
 
     /// Why a record is stored without the results of its execution.

@@ -24,6 +24,8 @@ pub struct Record {
     reports: usize,
     /// Why its results are not stored.
     not_stored: Option<Json>,
+    /// Whether this copy was made when its execution was found abandoned.
+    is_newly_interrupted: bool,
     /// The members of the record on the wire.
     members: Object,
 }
@@ -142,18 +144,34 @@ impl Record {
             started,
             reports: 0,
             not_stored: None,
+            is_newly_interrupted: false,
             members: members.collect(),
         }
     }
 
-    /// The same execution, marked as interrupted because it was abandoned.
-    pub(crate) fn interrupted(&self) -> Self {
-        let error = Failure::new(FailureCode::Interrupted, "the execution was abandoned");
+    /// The same execution, which was abandoned. It is interrupted if a call that must not be repeated had begun; if
+    /// not, the same request runs again.
+    pub(crate) fn abandoned(&self, has_begun_unsafe: bool) -> Self {
+        let error = Failure::abandoned(has_begun_unsafe);
         let mut record = self.clone();
         record.status = Status::Failed;
         record.members.insert("status", Status::Failed.as_str());
         record.members.insert("error", error.to_value());
         record
+    }
+
+    /// The same, marked as the first copy that says that the execution was interrupted.
+    pub(crate) fn newly_interrupted(self) -> Self {
+        Self {
+            is_newly_interrupted: true,
+            ..self
+        }
+    }
+
+    /// Whether the request that got this record has found its execution abandoned, and has recorded it as interrupted.
+    #[must_use]
+    pub fn is_newly_interrupted(&self) -> bool {
+        self.is_newly_interrupted
     }
 
     /// The same without the parts that may be large: values, trace, and all errors except the one that ended it. If the
@@ -204,8 +222,8 @@ impl Record {
         record
     }
 
-    /// Whether its process was stopped before it ended, and before a call that must not be repeated had begun: the same
-    /// request runs again, and is not answered with this record. Source: docs/protocols/a2e-workflows.md §9.
+    /// Whether its process died or was stopped before it ended, and before a call that must not be repeated had begun:
+    /// the same request runs again, and is not answered with this record. Source: docs/protocols/a2e-workflows.md §9.
     #[must_use]
     pub fn may_run_again(&self) -> bool {
         let error = self.members.get("error");
@@ -227,6 +245,7 @@ impl Record {
             started: started.into(),
             reports: 0,
             not_stored: None,
+            is_newly_interrupted: false,
             members: value.as_object()?.clone(),
         })
     }

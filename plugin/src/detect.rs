@@ -91,7 +91,10 @@ impl Facts<'_> {
         if has_type && self.is_a2e_message_without_mark() {
             return detection(Family::A2eMessage, 6, MemberPath::Ts);
         }
-        if has_type && self.is_known_a2e_type() {
+        let has_id = [MemberPath::Id, MemberPath::ReqId]
+            .into_iter()
+            .any(|path| self.is(path, Kind::String));
+        if has_type && has_id && self.is_known_a2e_type() {
             return detection(Family::A2eMessage, 7, MemberPath::Type);
         }
         if let Some((_, path)) = self.e2a(hint)? {
@@ -117,16 +120,24 @@ impl Facts<'_> {
             .find(|path| self.is(*path, Kind::Object))
     }
 
+    /// Whether an object of no family would be an A2E message if it had a string `id`.
+    #[cold]
+    pub(crate) fn is_a2e_message_without_id(&self) -> bool {
+        self.is_non_empty_string(MemberPath::Type)
+            && !self.is(MemberPath::Id, Kind::String)
+            && (self.has_a2e_version_and_time() || self.is_known_a2e_type())
+    }
+
     fn is_a2e_message_without_mark(&self) -> bool {
-        self.is(MemberPath::Id, Kind::String)
-            && self.is(MemberPath::Version, Kind::String)
-            && self.is(MemberPath::Ts, Kind::Number)
+        self.is(MemberPath::Id, Kind::String) && self.has_a2e_version_and_time()
+    }
+
+    fn has_a2e_version_and_time(&self) -> bool {
+        self.is(MemberPath::Version, Kind::String) && self.is(MemberPath::Ts, Kind::Number)
     }
 
     fn is_known_a2e_type(&self) -> bool {
-        let known = self
-            .string(MemberPath::Type)
-            .is_some_and(|ty| ty.contains('/') && crate::protocol::a2e_message::is_known(&ty));
-        known && (self.is(MemberPath::Id, Kind::String) || self.is(MemberPath::ReqId, Kind::String))
+        self.string(MemberPath::Type)
+            .is_some_and(|ty| ty.contains('/') && crate::protocol::a2e_message::is_known(&ty))
     }
 }

@@ -132,11 +132,14 @@ fn timed_out(host: &str, request: &HttpRequest, caller: &Caller<'_>) -> Failure 
     let message = format!("no response from {host} within {milliseconds} ms");
     let failure = match caller.time_left() {
         Ok(_) => Failure::new(FailureCode::OperationTimeout, message),
-        Err(over) => Failure::new(
+        // The requester or the operator has set the limit.
+        Err(_) => Failure::new(
             FailureCode::OperationTimeout,
             format!("{message}, the remaining time of the execution"),
         )
-        .suggest(over.code.suggestion()),
+        .suggest(
+            "split the workflow, use fewer waits and calls, or give it more time: a later expirytime if the request has one, or a longer max_execution_time (ask the operator)",
+        ),
     };
     failure.with("timeout", milliseconds)
 }

@@ -23,7 +23,7 @@ use crate::archive::{Archive, Stored};
 use crate::engine::{self, Run};
 use crate::environment::{Clock, RecordForgotten, StoreDelayed, StoreError};
 use crate::failure::{Failure, FailureCode};
-use crate::meter::{execution_timeout, requester_deadline_exceeded};
+use crate::meter::requester_deadline_exceeded;
 use crate::plan::Plan;
 use crate::record::{Record, RecordInputs};
 use crate::shared::Shared;
@@ -117,8 +117,9 @@ impl Start {
         let requested = self.request.deadline;
         let left = requested.map(|deadline| deadline.duration_since(now).unwrap_or_default());
         if left.is_some_and(|left| left.is_zero()) {
-            let failure = requester_deadline_exceeded(execution_timeout());
-            return Err(Refusal::Expired(failure));
+            return Err(Refusal::Expired(Failure::expired(
+                "its expirytime had passed before it began: nothing was executed",
+            )));
         }
         let time = left.map_or(max, |left| left.min(max));
         Ok(Deadline {

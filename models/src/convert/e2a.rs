@@ -234,11 +234,15 @@ fn optional_object(input: &Json, name: &'static str) -> Result<Object, ConvertEr
     falsy_object(input.get(name)).ok_or_else(|| bad_input(name, message))
 }
 
-fn records(input: &Json, name: &'static str) -> Result<Vec<E2aResponse>, ConvertError> {
+/// The records of an exchange, and whether each has a sequence number.
+fn records(input: &Json, name: &'static str) -> Result<Vec<(E2aResponse, bool)>, ConvertError> {
     let records = member(input, name)?.as_array();
     let records = records.ok_or_else(|| bad_input(name, "not a JSON array"))?;
-    let parsed = records.iter().map(E2aResponse::parse);
-    Ok(parsed.collect::<Result<_, _>>()?)
+    let parsed = records.iter().map(|record| -> Result<_, ConvertError> {
+        let has_sequence = E2aResponse::has_sequence(record);
+        Ok((E2aResponse::parse(record)?, has_sequence))
+    });
+    parsed.collect()
 }
 
 fn borrowed(context: &ConvertContext) -> E2aContext<'_> {
@@ -355,7 +359,7 @@ fn reply(input: &Json, _: &ConvertContext) -> Converted {
     let record = E2aResponse::parse(member(input, "record")?)?;
     let mut folded = Folded::new(FoldLimits::default().max_folded_bytes);
     if input.get("parts").is_some() {
-        for part in records(input, "parts")? {
+        for (part, _) in records(input, "parts")? {
             folded.absorb(&part);
         }
     }
@@ -374,8 +378,11 @@ fn fold(input: &Json, _: &ConvertContext) -> Converted {
     };
     let mut fold = Fold::new(caller, trust, FoldLimits::default());
     let mut steps = Vec::new();
-    for record in records(input, "records")? {
-        steps.extend(fold.take(record));
+    for (record, has_sequence) in records(input, "records")? {
+        steps.extend(match has_sequence {
+            true => fold.take(record),
+            false => fold.append(record),
+        });
     }
     steps.extend(fold.close());
     Ok(steps.into_iter().map(step).collect::<Vec<_>>().into())

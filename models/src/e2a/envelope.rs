@@ -92,7 +92,8 @@ impl E2aEnvelope {
         let members = Members::of_message(value)?;
         let mut envelope = Self::read_members(members)?;
         envelope.provenance.migrate_binding(members.get("binding"));
-        if let Some(block) = envelope.channel_context.get(INTERNAL_CONTEXT_KEY) {
+        let block = envelope.channel_context.get(INTERNAL_CONTEXT_KEY);
+        if let Some(block) = block.filter(|block| !block.is_null()) {
             check_internal_block(block, envelope.request_id.as_ref(), trust)?;
         }
         Ok(envelope)

@@ -72,7 +72,7 @@ wire_enum! {
         Keepalive = "keepalive",
         /// An unsolicited record, outside the sequence.
         Push = "push",
-        /// A record with a sequence number that was already used.
+        /// A record with a sequence number that was already used: it is dropped.
         Duplicate = "duplicate",
         /// A record that waits for an earlier one.
         Held = "held",
@@ -89,7 +89,7 @@ wire_enum! {
 ///
 /// let caller = Caller { id: None, mode: CallMode::Unary };
 /// let mut fold = Fold::new(caller, Trust::Untrusted, FoldLimits::default());
-/// let record = r#"{"response_kind":"e2a.complete","is_final":true,"body":{"result":{"a":1}}}"#;
+/// let record = r#"{"sequence":0,"response_kind":"e2a.complete","is_final":true,"body":{"result":{"a":1}}}"#;
 /// let record = Json::parse(record.as_bytes(), &Limits::default()).unwrap();
 /// let steps = fold.take(E2aResponse::parse(&record).unwrap());
 /// let answer = steps[0].message.as_ref().unwrap();
@@ -108,6 +108,7 @@ pub struct Fold {
     folded: Folded,
     /// The number of parts that went into `folded`.
     collected: u32,
+    duplicates: u64,
     gapped: bool,
 }
 
@@ -138,6 +139,7 @@ impl Fold {
             held_bytes: 0,
             folded: Folded::new(limits.max_folded_bytes),
             collected: 0,
+            duplicates: 0,
             gapped: false,
         }
     }
@@ -166,20 +168,42 @@ impl Fold {
         self.collected
     }
 
-    /// Adds a record of a format without sequence numbers, as the next one.
-    pub fn append(&mut self, mut record: E2aResponse) -> Vec<FoldStep> {
-        record.sequence = i64::try_from(self.next).unwrap_or(i64::MAX);
-        self.take(record)
+    /// How many records were dropped because their sequence number was already used.
+    #[must_use]
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
     }
 
-    /// Adds a record. Returns the results of this record and of those that waited for it. Source: docs/protocols/e2a.md
-    /// §10.3.
+    /// Adds a record without a sequence number ([`E2aResponse::has_sequence`]) when it arrives, so it is never a
+    /// duplicate. Only the first record counts as 0; a later one takes no number from a record that has it. A final one
+    /// comes after those that wait. Source: docs/protocols/e2a.md §10.3.
+    pub fn append(&mut self, mut record: E2aResponse) -> Vec<FoldStep> {
+        if self.is_push(&record) {
+            return vec![self.push(&record)];
+        }
+        if record.is_keepalive() {
+            return vec![step(FoldStepKind::Keepalive, &record)];
+        }
+        let last_held = self.held.last_key_value().map(|(last, _)| *last);
+        let (place, is_numbered) = match last_held {
+            Some(last) if record.is_final => (last.saturating_add(1), true),
+            _ => (self.next, self.next == 0),
+        };
+        record.sequence = i64::try_from(place).unwrap_or(i64::MAX);
+        match is_numbered {
+            true => self.add_at(place, record),
+            false => vec![self.deliver(&record, false)],
+        }
+    }
+
+    /// Adds a record with a sequence number. Returns the results of this record and of those that waited for it.
+    /// Source: docs/protocols/e2a.md §10.3.
     pub fn take(&mut self, record: E2aResponse) -> Vec<FoldStep> {
-        if self.trust == Trust::Trusted && record.is_server_push() {
+        if self.is_push(&record) {
             return vec![self.push(&record)];
         }
         match u64::try_from(record.sequence) {
-            Err(_) if record.sequence != KEEPALIVE => vec![step(FoldStepKind::Duplicate, &record)],
+            Err(_) if record.sequence != KEEPALIVE => self.duplicate(&record),
             Err(_) if !record.is_final => vec![step(FoldStepKind::Keepalive, &record)],
             // A final record without a sequence number comes after all others.
             Err(_) => {
@@ -210,7 +234,7 @@ impl Fold {
 
     fn add_at(&mut self, place: u64, record: E2aResponse) -> Vec<FoldStep> {
         if place < self.next || self.held.contains_key(&place) {
-            return vec![step(FoldStepKind::Duplicate, &record)];
+            return self.duplicate(&record);
         }
         if self.phase == Phase::Closed {
             return vec![step(FoldStepKind::Late, &record)];
@@ -286,6 +310,15 @@ impl Fold {
             gap: gap || (kind == FoldStepKind::Answer && self.gapped),
             ..step(kind, record)
         }
+    }
+
+    fn duplicate(&mut self, record: &E2aResponse) -> Vec<FoldStep> {
+        self.duplicates += 1;
+        vec![step(FoldStepKind::Duplicate, record)]
+    }
+
+    fn is_push(&self, record: &E2aResponse) -> bool {
+        self.trust == Trust::Trusted && record.is_server_push()
     }
 
     fn push(&self, record: &E2aResponse) -> FoldStep {

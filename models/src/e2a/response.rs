@@ -23,7 +23,7 @@ records! {
         response_id: Option<Text>;
         /// The request it answers.
         request_id: Option<Text>;
-        /// Its sequence number, from 0; -1 for a keepalive.
+        /// Its sequence number, from 0; -1 for a keepalive. Also 0 if it is absent ([`E2aResponse::has_sequence`]).
         sequence: i64;
         /// Whether it ends the answer, successfully or not.
         is_final: bool;
@@ -97,6 +97,18 @@ impl E2aResponse {
     #[must_use]
     pub fn to_object(&self, form: Form) -> Object {
         self.write_members(form)
+    }
+
+    /// Whether a record, as it was written, has a sequence number. Without one, only the order of arrival counts.
+    #[must_use]
+    pub fn has_sequence(written: &Json) -> bool {
+        written.get("sequence").is_some_and(|it| !it.is_null())
+    }
+
+    /// Whether its body says that it only keeps the connection alive.
+    pub(super) fn is_keepalive(&self) -> bool {
+        let event = self.body.get("event_type");
+        !self.is_final && event.and_then(Json::as_str) == Some("keepalive")
     }
 
     /// Whether it is marked as unsolicited. Trust this only from an agent server. Source: docs/protocols/e2a.md §S3.

@@ -104,25 +104,7 @@ impl Parser<'_> {
 
     fn family(&self) -> Result<Detection, DecodeError> {
         let Some(detection) = self.facts.family(self.hint)? else {
-            let is_missing = |path: &MemberPath| self.facts.text(*path).is_none();
-            let message = if self.facts.has(MemberPath::Specversion) {
-                let of_event = [MemberPath::Id, MemberPath::Source, MemberPath::Type];
-                let missing = of_event.iter().find(|path| is_missing(path));
-                format!(
-                    "unknown message format: the object has a \"specversion\", but no string {:?}, so it is no CloudEvent",
-                    missing.map_or("type", |path| path.name())
-                )
-                .into()
-            } else if self.facts.has(MemberPath::Method) {
-                Cow::Borrowed(
-                    "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\"",
-                )
-            } else {
-                Cow::Borrowed(
-                    "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member",
-                )
-            };
-            return Err(self.refused(DecodeErrorKind::Unknown, MemberPath::Root, message));
+            return Err(self.unknown());
         };
         match self.hint.family {
             Some(declared) if self.hint.strict && declared != detection.family => {
@@ -135,6 +117,34 @@ impl Parser<'_> {
             }
             _ => Ok(detection),
         }
+    }
+
+    /// The refusal of an object of no family, with the member that it lacks.
+    #[cold]
+    fn unknown(&self) -> DecodeError {
+        if !self.facts.has(MemberPath::Specversion) && self.facts.is_a2e_message_without_id() {
+            const RULE: &str = "unknown message format: the object looks like an A2E message, but has no string \"id\"";
+            return self.refused(DecodeErrorKind::Unknown, MemberPath::Id, RULE);
+        }
+        let is_missing = |path: &MemberPath| self.facts.text(*path).is_none();
+        let message = if self.facts.has(MemberPath::Specversion) {
+            let of_event = [MemberPath::Id, MemberPath::Source, MemberPath::Type];
+            let missing = of_event.iter().find(|path| is_missing(path));
+            format!(
+                "unknown message format: the object has a \"specversion\", but no string {:?}, so it is no CloudEvent",
+                missing.map_or("type", |path| path.name())
+            )
+            .into()
+        } else if self.facts.has(MemberPath::Method) {
+            Cow::Borrowed(
+                "unknown message format: the object has a \"method\" and no \"jsonrpc\":\"2.0\"",
+            )
+        } else {
+            Cow::Borrowed(
+                "unknown message format: the object has no \"jsonrpc\", \"specversion\", \"a2e\", ... member",
+            )
+        };
+        self.refused(DecodeErrorKind::Unknown, MemberPath::Root, message)
     }
 
     fn cloud_event(&self, bytes: &Bytes, limits: &Limits) -> Result<Event, DecodeError> {

@@ -169,10 +169,7 @@ impl Parser<'_> {
             .filter(|number| *number >= 0 && !is_push);
         let keeps_alive = self.facts.equals(MemberPath::BodyEventType, "keepalive");
         let sequence = sequence.filter(|_| !keeps_alive);
-        // A missing `sequence` is 0, but only a written one becomes an attribute.
-        let is_unnumbered = self.facts.non_null(MemberPath::Sequence).is_none();
-        let implied = (is_unnumbered && !is_push && !keeps_alive).then_some(0);
-        let id = self.e2a_record_id(request_id.as_ref(), sequence.or(implied))?;
+        let id = self.e2a_record_id(request_id.as_ref(), sequence)?;
         draft.event.0.id = id.unwrap_or_default();
         if is_request {
             draft.put_if(extension::A2A_METHOD, self.method(MemberPath::BodyMethod)?);
@@ -200,7 +197,8 @@ impl Parser<'_> {
         Ok(draft)
     }
 
-    /// The id of the event of a record; `None` for a new one.
+    /// The id of the event of a record; `None` for a new one. A missing `sequence` is not 0 here, because the parts of
+    /// an answer without it would all have the same id.
     fn e2a_record_id(
         &self,
         request_id: Option<&Text>,

@@ -729,6 +729,28 @@ fn a_request_inside_a_request_needs_a_trusted_binding_and_the_same_id() {
 }
 
 #[test]
+fn an_a2e_message_without_a_string_id_is_named_as_such() {
+    for payload in [
+        json!({"type":"tool/call/req","id":1,"version":"1.0","ts":1}),
+        json!({"type":"own","id":null,"version":"1.0","ts":1,"req_id":"r"}),
+        json!({"type":"tool/call/req"}),
+    ] {
+        let unit = units(&payload.to_string(), &Hint::default()).into_only();
+        let error = unit.unwrap().unwrap_err().error;
+        assert_eq!(
+            (error.kind().as_str(), error.pointer()),
+            ("unknown", "/id"),
+            "{payload}"
+        );
+        assert!(error.to_string().contains("A2E"), "{error}");
+    }
+    for payload in [json!({"type":"own","id":1}), json!({"type":"own","ts":1})] {
+        let unknown = ("unknown".to_owned(), String::new());
+        assert_eq!(refusal(&payload, &Hint::default()), unknown);
+    }
+}
+
+#[test]
 fn a_request_inside_a_request_is_found_however_it_is_written() {
     let kind = |context: &str, hint: &Hint| {
         let payload = format!(
@@ -739,9 +761,11 @@ fn a_request_inside_a_request_is_found_however_it_is_written() {
             .map_err(|refused| refused.error.kind().as_str())
     };
     let (untrusted, trusted) = (Hint::default(), declared(Family::E2a));
-    let escaped = r#"{ "a" : 1 , "\u005fjiuwenswarm" : null }"#;
+    let escaped = r#"{ "a" : 1 , "\u005fjiuwenswarm" : {} }"#;
     assert_eq!(kind(escaped, &untrusted), Err("bad_value"));
     assert_eq!(kind(escaped, &trusted), Ok(()));
+    // Nothing is inside.
+    assert_eq!(kind(r#"{"_jiuwenswarm": null}"#, &untrusted), Ok(()));
     for twice in [
         r#"{"_jiuwenswarm":{"legacy_agent_request":{"request_id":"x","request_id":"r"}}}"#,
         r#"{"_jiuwenswarm":{"legacy_agent_request":{"request_id":"x"},"legacy_agent_request":{"request_id":"r"}}}"#,
@@ -793,9 +817,10 @@ fn the_ids_of_e2a_response_parts_are_distinct() {
             json!("7"),
         ),
         (json!({"sequence":3.0}), json!("r:3"), json!("3")),
-        // A missing one is 0, which is no attribute.
-        (json!({}), json!("r:0"), Value::Null),
-        (json!({"sequence":null}), json!("r:0"), Value::Null),
+        (json!({"sequence":0}), json!("r:0"), json!("0")),
+        // Several parts may lack it.
+        (json!({}), json!("<new>"), Value::Null),
+        (json!({"sequence":null}), json!("<new>"), Value::Null),
         (
             json!({"body":{"event_type":"keepalive"}}),
             json!("<new>"),

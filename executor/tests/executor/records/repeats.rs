@@ -55,6 +55,12 @@ async fn an_interrupted_execution_that_had_not_acted_runs_again_and_is_listed_on
     let executor = world.executor();
     let stands = record_of(&executor, &world.agent, "e").await;
     assert_eq!(stands.status(), Status::Failed, "nobody runs it");
+    let error = stands.to_value().get("error").cloned().unwrap();
+    assert_eq!(error.get("code"), Some(&"stopped".into()));
+    let suggestion = "send it again, also under the same execution id";
+    assert!(error.to_string().contains(suggestion), "{error}");
+    let failed = executor.records(world.agent.id(), Some(Status::Failed), 9);
+    assert_eq!(failed.await.unwrap(), [stands]);
     world.clock.advance(Duration::from_secs(3_600));
     let record = finished(world.begin(&executor, &lines).await).await;
     assert_eq!(record.status(), Status::Success);
@@ -97,11 +103,18 @@ async fn an_interrupted_execution_that_may_have_acted_does_not_run_again() {
     }
     drop(execution);
     let executor = world.executor();
+    let shown = record_of(&executor, &world.agent, "e").await;
     let record = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(shown.answer(), record.answer());
     assert_eq!(record.status(), Status::Failed);
     let error = record.answer().get("error").cloned().unwrap();
     assert_eq!(error.get("code"), Some(&"interrupted".into()));
     assert_eq!(world.http.requests().len(), 1);
+    // Only the request that has found it is told, so that it is counted once.
+    assert!(record.is_newly_interrupted());
+    let again = finished(world.begin(&executor, &lines).await).await;
+    assert_eq!(again.answer(), record.answer());
+    assert!(!again.is_newly_interrupted());
 }
 
 #[tokio::test]

@@ -209,6 +209,44 @@ fn records_without_a_sequence_are_appended() {
 }
 
 #[test]
+fn a_record_without_a_sequence_is_never_a_duplicate() {
+    let unnumbered = |rest: &str| record(&format!(r#"{{"response_kind":{rest}}}"#));
+    let chunk = || unnumbered(r#""e2a.chunk","body":{"delta_kind":"text","delta":"b"}"#);
+    let last = || unnumbered(r#""e2a.complete","is_final":true"#);
+    let mut open = fold(CallMode::Unary);
+    assert_eq!(kinds(&open.take(part(0, "a"))), [FoldStepKind::Part]);
+    assert_eq!(kinds(&open.append(chunk())), [FoldStepKind::Part]);
+    let alive = unnumbered(r#""e2a.chunk","body":{"event_type":"keepalive"}"#);
+    assert_eq!(kinds(&open.append(alive)), [FoldStepKind::Keepalive]);
+    let answer = r#"{"jsonrpc":"2.0","id":7,"result":{"content":"ab"}}"#;
+    assert_eq!(answers(&open.append(last())), [answer]);
+    // A trusted push ends nothing.
+    assert_eq!(kinds(&open.append(push())), [FoldStepKind::Push]);
+    // The end does not overtake the records that are held.
+    let mut open = fold(CallMode::Unary);
+    open.take(part(0, "a"));
+    assert_eq!(kinds(&open.take(part(2, "c"))), [FoldStepKind::Held]);
+    assert_eq!(kinds(&open.append(last())), [FoldStepKind::Held]);
+    let joined = r#"{"jsonrpc":"2.0","id":7,"result":{"content":"abc"}}"#;
+    assert_eq!(answers(&open.take(part(1, "b"))), [joined]);
+    assert_eq!(open.duplicates(), 0);
+    open.take(part(1, "b"));
+    assert_eq!(open.duplicates(), 1);
+    // Its place is not that of a record with a number.
+    let mut open = fold(CallMode::Unary);
+    open.take(part(0, "a"));
+    assert_eq!(kinds(&open.append(chunk())), [FoldStepKind::Part]);
+    assert_eq!(kinds(&open.take(part(2, "c"))), [FoldStepKind::Held]);
+    assert_eq!(
+        kinds(&open.take(part(1, "d"))),
+        [FoldStepKind::Part, FoldStepKind::Part]
+    );
+    let joined = r#"{"jsonrpc":"2.0","id":7,"result":{"content":"abdc"}}"#;
+    assert_eq!(answers(&open.append(last())), [joined]);
+    assert_eq!(open.duplicates(), 0);
+}
+
+#[test]
 fn a_push_is_accepted_only_from_a_trusted_peer() {
     let caller = Caller {
         id: None,
@@ -484,6 +522,17 @@ fn the_named_conversion_fold_folds_an_exchange() {
         concat!(
             r#"[{"kind":"held","sequence":1,"message":null,"gap":false},"#,
             r#"{"kind":"part","sequence":0,"message":null,"gap":false},"#,
+            r#"{"kind":"answer","sequence":1,"#,
+            r#""message":{"jsonrpc":"2.0","id":1,"result":{"content":"a"}},"gap":false}]"#
+        ),
+    );
+    check(
+        "fold",
+        r#"{"call":{"id":1},"records":[
+            {"response_kind":"e2a.chunk","body":{"delta_kind":"text","delta":"a"}},
+            {"sequence":null,"is_final":true,"response_kind":"e2a.complete"}]}"#,
+        concat!(
+            r#"[{"kind":"part","sequence":0,"message":null,"gap":false},"#,
             r#"{"kind":"answer","sequence":1,"#,
             r#""message":{"jsonrpc":"2.0","id":1,"result":{"content":"a"}},"gap":false}]"#
         ),

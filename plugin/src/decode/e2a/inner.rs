@@ -35,7 +35,7 @@ impl Parser<'_> {
                     .at(pointer)
             };
             each_member(self.facts.token(context), |name, block, at| {
-                if name != REQUEST.as_bytes() {
+                if name != REQUEST.as_bytes() || block == "null" {
                     return Ok(());
                 }
                 if !self.hint.trusts_e2a() {
