@@ -29,9 +29,10 @@ mod workflow;
 use clap::{Parser, Subcommand};
 
 pub use self::command::Status;
+pub use self::output::complain;
 
 use self::command::{Misuse, block_on};
-use self::output::{Closed, complain_line};
+use self::output::Closed;
 
 /// Connects AI agents to Kafka and NATS: MCP, A2A and ACP requests become CloudEvents, and answers
 /// return to the callers.
@@ -138,9 +139,4 @@ pub fn status_of(error: &anyhow::Error) -> Status {
     } else {
         Status::Failure
     }
-}
-
-/// Prints an error with its causes on standard error, in one line.
-pub fn complain(error: &anyhow::Error) {
-    complain_line(&format!("a2abus: {error:#}"));
 }

@@ -425,8 +425,14 @@ impl Metrics {
     /// Counts a finished execution; `None` if it was given up.
     pub fn workflow_ended(&self, status: Option<Status>) {
         self.workflows.running.dec();
-        let status = status.map_or("abandoned", Status::as_str);
+        let status = status.map_or(workflows::ABANDONED, Status::as_str);
         self.workflows.ended.with_label_values(&[status]).inc();
+    }
+
+    /// Counts an execution of a process that has died, which was found to be interrupted.
+    pub(crate) fn workflow_found_abandoned(&self) {
+        let labels = &[workflows::ABANDONED];
+        self.workflows.ended.with_label_values(labels).inc();
     }
 
     /// Counts an execution whose record is stored without its results.
@@ -608,7 +614,7 @@ const DEAD_LETTERS_LOST: Definition = Definition {
     name: "a2abus_dead_letters_lost_total",
     unit: "messages",
     labels: &["binding"],
-    help: "Dead letters of core NATS bindings that no stream stored: their messages are lost. `a2abus_dead_lettered_total` counts them too.",
+    help: "Dead letters of core NATS bindings that no stream confirmed: their messages are lost. `a2abus_dead_lettered_total` counts them too.",
 };
 const CLIENT_DROPPED: Definition = Definition {
     name: "a2abus_client_dropped_total",
@@ -626,7 +632,7 @@ const REMOVED_UNREAD: Definition = Definition {
     name: "a2abus_removed_unread_total",
     unit: "messages",
     labels: &["binding"],
-    help: "Kafka records that were removed from their topic (retention, DeleteRecords) before the bridge read them: they are lost. Counted when the next record of the partition is read.",
+    help: "Kafka records that were removed from their topic (retention, DeleteRecords) before the bridge read them: they are lost. Counted when the next record of the partition is read; control records of transactions count too.",
 };
 const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",

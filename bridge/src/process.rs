@@ -373,13 +373,17 @@ impl Process {
         bindings.spawn(runner.run(readiness, stop));
     }
 
-    /// Waits until the first attempt to connect to each bus has succeeded or failed. Callers wait meanwhile; served
-    /// earlier, they would be refused.
+    /// Waits until each bus has been tried, and the answers on those that are connected are read. Callers wait
+    /// meanwhile; served earlier, they would be refused.
     async fn first_attempts(&self) {
-        let attempts = self.buses.iter().map(|(_, bus)| async move {
+        let channels = self.calls.channels();
+        let attempts = self.buses.iter().map(|(id, bus)| async move {
             let mut health = bus.transport.health();
             let tried = health.wait_for(|health| !matches!(health, Health::Connecting(_)));
-            drop(tried.await);
+            let is_up = tried.await.is_ok_and(|health| health.is_up());
+            if is_up {
+                channels.until_reading(id).await;
+            }
         });
         // Whoever takes longer is refused with the cause.
         let _ = timeout(FIRST_ATTEMPTS, join_all(attempts)).await;

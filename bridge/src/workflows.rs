@@ -297,7 +297,16 @@ impl Workflows {
         }
         let (executor, owned_agent) = (self.0.executor.clone(), Arc::clone(agent));
         // Reading a large workflow takes a while, too.
-        let begin = async move { executor.execute(&owned_agent, request).await.map(then) };
+        let metrics = Arc::clone(&self.0.metrics);
+        let begin = async move {
+            let started = executor.execute(&owned_agent, request).await?;
+            if let Started::Finished(record) = &started
+                && record.is_newly_interrupted()
+            {
+                metrics.workflow_found_abandoned();
+            }
+            Ok::<_, Refusal>(then(started))
+        };
         let begun = self.0.workers.finish_task(agent.id(), begin).await;
         begun.ok_or(NotBegun::Draining)?.map_err(|refusal| {
             match refusal {

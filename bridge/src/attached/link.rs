@@ -597,15 +597,22 @@ impl Link {
     }
 
     fn progressed(&self, line: &Bytes, message: &Message<'_>) {
-        let Some(token) = message.params().progress else {
-            return;
-        };
+        let token = message.params().progress;
         let open = self.open();
-        let call = number(token).and_then(|number| open.calls.get(&number));
-        if let Some(call) = call
-            && let Some(own) = &call.progress
-        {
-            self.part(call, splice(line, range_of(line, token.get()), own), false);
+        let call = token
+            .and_then(number)
+            .and_then(|number| open.calls.get(&number));
+        let asked = call.and_then(|call| Some((call, call.progress.as_ref()?)));
+        match (token, asked) {
+            (Some(token), Some((call, own))) => {
+                self.part(call, splice(line, range_of(line, token.get()), own), false);
+            }
+            // MCP forbids progress after the answer, but some servers write the last one late.
+            _ => self.dropped(
+                "notifications/progress",
+                Refused::NEVER,
+                "its token is that of no open call",
+            ),
         }
     }
 

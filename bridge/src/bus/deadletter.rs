@@ -341,7 +341,7 @@ impl DeadLetters {
             tracing::error!(
                 binding = %self.name, topic = %dead_letter.address.topic, agent = dead_letter.agent.as_deref(),
                 call = dead_letter.call.as_deref(), %error, suppressed,
-                "a dead letter is lost: it was not stored, and core NATS does not store the message either (`a2abus topics apply` creates a missing stream)"
+                "a dead letter is lost: its topic has not confirmed it, and core NATS does not store the message either (`a2abus topics apply` creates a missing stream)"
             );
         }
         None

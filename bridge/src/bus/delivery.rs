@@ -18,6 +18,7 @@ mod destinations;
 #[cfg(test)]
 mod tests;
 
+use std::error::Error as _;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,9 @@ use crate::route::NamedBy;
 use destinations::{Destination, Probe, SendGuard, WaitPolicy, needs_repair};
 
 pub(crate) use destinations::{BACKOFF, jittered};
+
+/// How long a dead letter that nothing else stores waits for a stream that may come back by itself.
+const UNBACKED_HOLD: Duration = Duration::from_secs(60);
 
 /// Sends copies by the rules of this module. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -119,6 +123,7 @@ impl Publisher {
     }
 
     /// A dead letter waits for its topic as long as its source stores the message, even if it cannot be made smaller.
+    /// Otherwise it waits only while its stream may come back by itself, and at most [`UNBACKED_HOLD`].
     fn action_for_dead_letter(
         &self,
         dead_letter: &Outgoing,
@@ -127,7 +132,13 @@ impl Publisher {
         error: &TransportError,
     ) -> FailureAction {
         let can_be_reduced = error.disposition() == Disposition::DeadLetter && !is_reduced;
-        if can_be_reduced || (!is_backed && self.is_up(dead_letter.bus)) {
+        let has_waited = || {
+            let since = self.destinations.fails_since(dead_letter);
+            since.is_some_and(|since| since.elapsed() >= UNBACKED_HOLD)
+        };
+        let is_given_up = !is_backed && (is_lasting(error) || has_waited());
+        let is_lost = is_given_up && self.is_up(dead_letter.bus);
+        if can_be_reduced || is_lost {
             FailureAction::Refuse
         } else {
             FailureAction::Hold
@@ -317,7 +328,11 @@ impl Publisher {
             if !is_wanted() {
                 return Ok(Sent::NotWanted { may_have_arrived });
             }
-            let Err((error, is_handed_over)) = self.attempt(copy, &handed_over).await else {
+            let handed_over = || {
+                interest.iter().for_each(SendGuard::handed_over);
+                handed_over();
+            };
+            let Err((error, is_handed_over)) = self.attempt(copy, handed_over).await else {
                 interest.into_iter().for_each(SendGuard::done);
                 self.works(probe, &destination, wait_policy);
                 return Ok(Sent::Confirmed);
@@ -429,6 +444,17 @@ impl Publisher {
             bus.metrics.retried(error.kind());
         }
     }
+}
+
+/// Whether waiting would not help: the bus has refused the message, cannot store any, or does not say whether it would.
+/// A stream that stores the message, but confirms it late, is not told from a subscriber of core NATS without a stream.
+fn is_lasting(error: &TransportError) -> bool {
+    let cause = error.source();
+    let cause = cause.and_then(|cause| cause.downcast_ref::<TransportError>());
+    error.disposition() == Disposition::DeadLetter
+        || is_refusal(error)
+        || error.kind() == TransportErrorKind::TimedOut
+        || cause.is_some_and(needs_repair)
 }
 
 /// Whether the bus answered with a refusal.

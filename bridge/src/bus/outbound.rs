@@ -66,7 +66,8 @@ pub struct Unit {
 pub struct DeadLetter {
     /// Whether the body has been removed.
     pub is_reduced: bool,
-    /// Whether the source stores the message until the dead letter is confirmed. Otherwise waiting would not help.
+    /// Whether the source stores the message until the dead letter is confirmed. Otherwise it does not wait for an
+    /// operator.
     pub is_backed: bool,
 }
 

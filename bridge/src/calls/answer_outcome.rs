@@ -71,6 +71,7 @@ impl AnswerOutcome {
             Self::Rejected(_, Rejection::NoToken | Rejection::WrongToken) => ReplyOutcome::Forged,
             Self::Rejected(_, Rejection::Shortened) => ReplyOutcome::Shortened,
             Self::Rejected(_, Rejection::WrongTopic) => ReplyOutcome::Misplaced,
+            Self::Rejected(_, Rejection::Duplicate) => ReplyOutcome::Duplicate,
             Self::Looped(_) => ReplyOutcome::Looped,
         }
     }

@@ -345,7 +345,14 @@ impl fmt::Display for NoAnswer {
         };
         f.write_str(&text)?;
         match rejected {
-            Some(why) if matches!(request, RequestState::Published(_)) => {
+            Some(why)
+                if matches!(
+                    request,
+                    RequestState::Published(_)
+                        | RequestState::Begun { .. }
+                        | RequestState::Unended { .. }
+                ) =>
+            {
                 write!(f, "; an answer came but was rejected: {}", why.message())
             }
             _ => Ok(()),

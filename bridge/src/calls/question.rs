@@ -24,6 +24,7 @@ use crate::metrics::ReplyOutcome;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Abilities {
     pub(crate) sampling: bool,
+    /// Elicitation by a form.
     pub(crate) elicitation: bool,
     /// Elicitation of the mode `url`.
     pub(crate) url_elicitation: bool,
@@ -120,9 +121,18 @@ impl Abilities {
     fn has(self, method: &str) -> bool {
         match method {
             "sampling/createMessage" => self.sampling,
-            "elicitation/create" => self.elicitation,
+            "elicitation/create" => self.elicitation || self.url_elicitation,
             "roots/list" => self.roots,
             _ => false,
+        }
+    }
+
+    /// Whether it includes the mode of a question, if that is an elicitation.
+    fn has_mode(self, method: &str, unit: &Unit) -> bool {
+        match method {
+            "elicitation/create" if is_by_url(unit) => self.url_elicitation,
+            "elicitation/create" => self.elicitation,
+            _ => true,
         }
     }
 
@@ -137,7 +147,7 @@ impl Abilities {
         let (message, method) = (unit.json_rpc.as_ref()?, unit.method()?);
         let id = message.id.as_ref().filter(|_| message.is_call())?;
         let own = id.token();
-        if self.has(method) && (self.url_elicitation || !is_by_url(&unit)) {
+        if self.has(method) && self.has_mode(method, &unit) {
             let named = splice(&unit.bytes, id.span(), &id_for_client(call, own));
             let own = own.clone();
             return Some(Question::Client {
@@ -159,8 +169,10 @@ impl Abilities {
     /// The code and the message of the error for an agent whose question cannot be answered.
     fn why_refused(self, method: &str) -> (i32, String) {
         if self.has(method) {
-            let why = "the client of this call does not support elicitation of the mode url";
-            return (INVALID_PARAMS, why.to_owned());
+            let mode = if self.url_elicitation { "form" } else { "url" };
+            let why =
+                format!("the client of this call does not support elicitation of the mode {mode}");
+            return (INVALID_PARAMS, why);
         }
         let why = if Self::ALL.has(method) {
             format!(
@@ -350,8 +362,8 @@ impl Calls {
         }
     }
 
-    /// The answer of a client, in the session with this log key, as it is passed on; `None` if this replica has asked the
-    /// question.
+    /// The answer of a client, in the session with this log key, as it is passed on; `None` if this replica has asked
+    /// the question.
     pub(crate) fn answer_for_others(
         &self,
         unit: &Unit,
@@ -435,6 +447,31 @@ mod tests {
         let progress =
             Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/progress"}"#);
         assert_eq!(able.question_in(call, &progress, &limits), None);
+    }
+
+    #[test]
+    fn a_client_that_only_opens_urls_gets_no_form() {
+        let call = ReplyId {
+            call: CallId::new(Replica(3)).unwrap(),
+            token: None,
+        };
+        let able = Abilities {
+            url_elicitation: true,
+            ..Abilities::default()
+        };
+        let ask = |params: &str| {
+            let question = format!(
+                r#"{{"jsonrpc":"2.0","method":"elicitation/create","id":9,"params":{params}}}"#
+            );
+            able.question_in(call, &Bytes::from(question), &Limits::default())
+        };
+        let asked = ask(r#"{"mode":"url","url":"https://x"}"#);
+        assert!(matches!(asked, Some(Question::Client { .. })), "{asked:?}");
+        let Some(Question::Refused { error, .. }) = ask(r#"{"message":"Who?"}"#) else {
+            panic!("the client gets a form")
+        };
+        let error: Value = serde_json::from_slice(&error).unwrap();
+        assert_eq!(error["error"]["code"], -32_602);
     }
 
     #[test]

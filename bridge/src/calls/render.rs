@@ -306,7 +306,7 @@ impl Reply<'_> {
             return Ok(smallvec![part]);
         }
         let chunk = pre_e2a_chunk(&json);
-        let has_sequence = chunk.is_none();
+        let has_sequence = chunk.is_none() && E2aResponse::has_sequence(&json);
         let mut record = match chunk.map_or_else(|| E2aResponse::parse(&json), Ok) {
             Ok(record) if !record.response_kind.is_empty() => record,
             Ok(_) => return Err(bad("expected a response, but the record is an E2A request")),

@@ -37,6 +37,8 @@ pub enum Rejection {
     WrongTopic,
     /// It is the reply of a JetStream stream that takes the request, and not from an agent.
     OfStream,
+    /// It is an E2A record with a `sequence` that was already used.
+    Duplicate,
 }
 
 // === impl ReplyTokens ===
@@ -60,8 +62,8 @@ impl ReplyTokens {
             ReplyTokenMode::Off => None,
             ReplyTokenMode::IfPresent | ReplyTokenMode::Required => {
                 let mut mac = self.key.clone();
-                // The input is unambiguous: call ids have a fixed length, and deadlines contain no zero byte. With the name of
-                // an agent it nearly always fits into one block of the hash.
+                // The input is unambiguous: call ids have a fixed length, and deadlines contain no zero byte. With the
+                // name of an agent it nearly always fits into one block of the hash.
                 mac.update(&call.bytes());
                 mac.update(deadline.as_bytes());
                 mac.update(&[0]);
@@ -158,6 +160,9 @@ impl Rejection {
             Self::OfStream => {
                 "it is the reply of a JetStream stream that stores the subject of the request"
             }
+            Self::Duplicate => {
+                "an earlier E2A record has its `sequence`, or a higher one was already delivered"
+            }
         }
     }
 
@@ -179,6 +184,9 @@ impl Rejection {
             }
             Self::OfStream => {
                 "set `stored: true` at the destination of the route, or take the subject out of the stream"
+            }
+            Self::Duplicate => {
+                "make the agent number the records of each answer 0, 1, 2, ..., the last one too, or leave `sequence` out of all of them; if it does, it has sent the record twice"
             }
         }
     }

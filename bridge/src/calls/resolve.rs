@@ -4,7 +4,7 @@
 //! repeats the id of its request. All of these lead to the call id. A message that is read where answers arrive is an
 //! answer, whatever its headers say, unless it is the request itself. Source: docs/design.md §1 and §2.
 
-use a2abus_models::e2a::Trust;
+use a2abus_models::e2a::{Fold, Trust};
 use a2abus_plugin::{
     Data, Event, EventError, EventErrorKind, Kind, Limits, Text, extension, kind_of_event,
 };
@@ -85,8 +85,8 @@ impl<'a> ReadAt<'a> {
         self.origin.map(|origin| &origin.position)
     }
 
-    /// Where a unit of the message was first read, if it may be read again. What a reply channel reads at the address of
-    /// its replica comes once.
+    /// Where a unit of the message was first read, if it may be read again. What a reply channel reads at the address
+    /// of its replica comes once.
     fn source_of(&self, unit: usize) -> Option<AnswerSource> {
         if self.message.headers.get(FORWARDS).is_some() {
             return AnswerSource::of_forwarded(self.message);
@@ -104,8 +104,9 @@ impl Calls {
     #[must_use]
     pub fn take_answers(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
-        // The other reader of a shared reply topic reads the same record, and counts it: an answer to a call of this replica
-        // the reader of its partition, one that names no call the reader of all partitions, which makes its dead letter.
+        // The other reader of a shared reply topic reads the same record, and counts it: an answer to a call of this
+        // replica the reader of its partition, one that names no call the reader of all partitions, which makes its
+        // dead letter.
         let is_read_twice = |answered: &&AnswerOutcome| match (answered, at.reader) {
             (AnswerOutcome::Foreign(call), Reader::Binding) => self.channels().is_ours(*call),
             (AnswerOutcome::Uncorrelated(_), Reader::ReplyChannel) => {
@@ -293,20 +294,22 @@ impl Calls {
             (_, Some(batch)) => batch.alone(at.message, &unit, id),
             (_, None) => at.message.clone(),
         };
-        self.resolve(at, (id, unit.index), message, |request, progress| {
-            if unit
-                .event
-                .as_ref()
-                .is_some_and(|event| request.is_request(event))
-            {
-                return None;
+        let mut is_duplicate = false;
+        let answered = self.resolve(at, (id, unit.index), message, |request, progress| {
+            let before = duplicates(progress);
+            let parts = rendered(at, &unit, request, progress);
+            is_duplicate = duplicates(progress) > before;
+            if is_duplicate && unit.is_last(request.streamed) {
+                progress.rejected = Some(Rejection::Duplicate);
             }
-            if let Some(error) = error_in_headers(at.message, &unit) {
-                return Some(Err(error));
+            parts
+        });
+        match answered {
+            AnswerOutcome::Delivered if is_duplicate => {
+                AnswerOutcome::Rejected(id.call, Rejection::Duplicate)
             }
-            let fold = &mut progress.fold;
-            Some(render::parts_of(request, fold, &unit, limits))
-        })
+            answered => answered,
+        }
     }
 
     /// Rejects an answer whose id begins with the id of a pending call, but is truncated or changed after it.
@@ -373,8 +376,8 @@ impl Calls {
         matches!(answered, AnswerOutcome::Delivered)
     }
 
-    /// Hands an answer, which is this unit of the message, to the call `id`, or forwards `message` to the replica that made
-    /// the call.
+    /// Hands an answer, which is this unit of the message, to the call `id`, or forwards `message` to the replica that
+    /// made the call.
     fn resolve(
         &self,
         at: ReadAt<'_>,
@@ -478,6 +481,29 @@ fn read_units(
     Ok((event, units))
 }
 
+/// How many E2A records of an answer were dropped as duplicates.
+fn duplicates(progress: &Progress) -> u64 {
+    progress.fold.as_ref().map_or(0, Fold::duplicates)
+}
+
+/// Renders a unit for its call; `None` if it is the request itself.
+fn rendered(
+    at: ReadAt<'_>,
+    unit: &AnswerUnit,
+    request: &CallRequest,
+    progress: &mut Progress,
+) -> Option<Result<Parts, CallError>> {
+    let event = unit.event.as_ref();
+    if event.is_some_and(|event| request.is_request(event)) {
+        return None;
+    }
+    if let Some(error) = error_in_headers(at.message, unit) {
+        return Some(Err(error));
+    }
+    let (fold, limits) = (&mut progress.fold, &at.rules.limits);
+    Some(render::parts_of(request, fold, unit, limits))
+}
+
 /// Whether the data of an event contain a request, whatever its headers say.
 fn contains_request(event: &Event, limits: &Limits) -> bool {
     let units = answer_unit::units(&event.body(), None, Trust::Untrusted, limits);
@@ -543,8 +569,8 @@ fn uncorrelated(unit: AnswerUnit, is_one_of_several: bool) -> Unanswerable {
     }
 }
 
-/// Whether a unit is what JetStream publishes to the reply subject of a message that a stream takes: that it is stored, or
-/// why it is not.
+/// Whether a unit is what JetStream publishes to the reply subject of a message that a stream takes: that it is stored,
+/// or why it is not.
 fn is_of_stream(message: &Message, unit: &AnswerUnit, binding: ProtocolBinding) -> bool {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -603,8 +629,8 @@ fn call_of_unreadable(at: ReadAt<'_>, code: &str) -> Option<ReplyId> {
     with_token(ids(of_message(at)).chain(own))
 }
 
-/// The texts by which a message as a whole may name its call: headers, the subject, and the `collaborationid`. A message
-/// that is not a CloudEvent may still repeat its headers.
+/// The texts by which a message as a whole may name its call: headers, the subject, and the `collaborationid`. A
+/// message that is not a CloudEvent may still repeat its headers.
 fn of_message(at: ReadAt<'_>) -> impl Iterator<Item = &str> {
     let headers = [
         at.message.headers.get(spring::CORRELATION_ID),

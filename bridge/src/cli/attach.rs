@@ -173,7 +173,8 @@ pub(crate) async fn run(args: AttachArgs) -> anyhow::Result<Status> {
         );
     }
     let format = config.telemetry.log_format;
-    logged(format, serve(config, log, &mut signals).await)
+    let done = serve(config, log, &mut signals).await;
+    Ok(logged(format, done))
 }
 
 /// The configuration that the arguments give. Its problems name an argument, not a place in a file. Problems of the

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::runtime::Runtime;
 
-use super::output::{complain_json, complain_line};
+use super::output::{complain, complain_json, complain_line, in_time};
 use crate::config::{Config, ConfigErrors, LogFormat};
 
 /// How a command ended.
@@ -77,15 +77,16 @@ pub(super) fn checked<T>(loaded: Result<T, ConfigErrors>) -> anyhow::Result<T> {
 }
 
 /// How a command with a log ended. Its error is a line of the log: what collects lines in JSON would drop any other.
-pub(super) fn logged(format: LogFormat, done: anyhow::Result<()>) -> anyhow::Result<Status> {
-    match (done, format) {
-        (Ok(()), _) => Ok(Status::Success),
-        (Err(error), LogFormat::Json) => {
-            complain_json(&error);
-            Ok(Status::Failure)
-        }
-        (Err(error), LogFormat::Text) => Err(error),
-    }
+pub(super) fn logged(format: LogFormat, done: anyhow::Result<()>) -> Status {
+    let Err(error) = done else {
+        return Status::Success;
+    };
+    // These commands handle signals, so one that waits here for ever could only be killed.
+    in_time(move || match format {
+        LogFormat::Json => complain_json(&error),
+        LogFormat::Text => complain(&error),
+    });
+    Status::Failure
 }
 
 /// Reads an argument that is a duration.

@@ -1,9 +1,15 @@
 //! Standard output and standard error of the commands.
 
+use std::convert::Infallible;
 use std::io::{self, Write as _};
-use std::time::SystemTime;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+
+/// How long the last lines of a process may take to be written.
+const LAST_LINE: Duration = Duration::from_millis(1_200);
 
 /// The reader of standard output has closed it.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +61,24 @@ pub(super) fn complain_json(error: &anyhow::Error) {
     }));
     // If standard error cannot be written, the failure cannot be reported either.
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Prints an error with its causes on standard error, in one line.
+pub fn complain(error: &anyhow::Error) {
+    complain_line(&format!("a2abus: {error:#}"));
+}
+
+/// Writes on a thread of its own, and waits for [`LAST_LINE`] at most: perhaps nobody reads the pipe.
+pub(super) fn in_time(write: impl FnOnce() + Send + 'static) {
+    let (ends, ended) = mpsc::channel::<Infallible>();
+    let writing = thread::Builder::new().spawn(move || {
+        write();
+        drop(ends);
+    });
+    if writing.is_ok() {
+        // It ends when the other end of the channel is dropped.
+        let _ = ended.recv_timeout(LAST_LINE);
+    }
 }
 
 /// A number of things, such as `1 error` and `2 errors`.

@@ -61,7 +61,7 @@ pub(super) struct Signals {
 pub(crate) fn run(args: &ServeArgs, listening: Listening) -> anyhow::Result<Status> {
     let config = checked(Config::load(&args.config.path, std::env::vars_os()))?;
     let format = config.telemetry.log_format;
-    logged(format, start(args, config, listening))
+    Ok(logged(format, start(args, config, listening)))
 }
 
 fn start(args: &ServeArgs, config: Config, listening: Listening) -> anyhow::Result<()> {

@@ -6,9 +6,8 @@
 use std::convert::Infallible;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -19,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::reload::Handle;
 
+use crate::cli::output::in_time;
 use crate::config::{LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
 use crate::{LogLevels, reload};
 
@@ -26,12 +26,10 @@ use crate::{LogLevels, reload};
 const QUEUE_LINES: usize = 8_192;
 /// Lines that wait are written together, up to this many bytes.
 const WRITE_BYTES: usize = 64 << 10;
-/// How long the lines that wait may take to be written at the end.
-const FLUSH: Duration = Duration::from_millis(1_200);
 /// How often lost lines are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// The log of the process. When it is dropped, the lines that wait are written, if that takes at most [`FLUSH`].
+/// The log of the process. When it is dropped, the lines that wait are written, if that takes about a second at most.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Log {
@@ -135,17 +133,8 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         let writer = self.writer.take();
-        let (ends, ended) = mpsc::channel::<Infallible>();
-        // On a thread of its own: without room for its message, the guard prints to standard output, which may be the
-        // same pipe that nobody reads.
-        let flush = thread::Builder::new().spawn(move || {
-            drop(writer);
-            drop(ends);
-        });
-        if flush.is_ok() {
-            // It ends when the other end of the channel is dropped.
-            let _ = ended.recv_timeout(FLUSH);
-        }
+        // Without room for its message, the guard prints to standard output, which may be the same pipe.
+        in_time(move || drop(writer));
     }
 }
 

@@ -163,7 +163,9 @@ pub struct McpConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct A2aConfig {
     /// The URL under which clients reach the HTTP listener, such as `https://agents.example.com`. URLs in cards begin
-    /// with it (by default with `http://` and the `Host` of the request), and its origin counts as that of this server.
+    /// with it (by default with `http://` and the `Host` of the request), and so does the path of the event `endpoint`
+    /// of MCP 2024-11-05. Its origin counts as that of this server. The paths of the listener are served below its path
+    /// too.
     ///
     /// Wrong: behind a proxy that adds TLS or a path, the default gives cards URLs that clients cannot use.
     #[schemars(pattern("^https?://[!-~]*[!-.0-~]$"), length(max = 2048))]

@@ -231,7 +231,7 @@ impl RestState {
         let headers = &head.headers;
         let is_lines = call.takes_lines() && negotiate::is_lines_body(headers);
         if !is_lines && !negotiate::is_json_body(headers) {
-            return Err(Problem::unsupported_media_type());
+            return Err(Problem::unsupported_media_type(call.takes_lines()));
         }
         let (limit, deadline) = (self.door.largest_body(), self.door.body_timeout);
         let budget = self.door.client_budget(&head.extensions);

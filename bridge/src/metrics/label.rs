@@ -42,6 +42,8 @@ pub enum ReplyOutcome {
     Misplaced,
     /// It has already been forwarded, and still belongs to another replica.
     Looped,
+    /// It is an E2A record with a `sequence` that was already used.
+    Duplicate,
 }
 
 /// The paths of the HTTP listener, as a label: never the path of a request.
@@ -104,7 +106,7 @@ impl CallOutcome {
 
 impl ReplyOutcome {
     /// Every outcome, in the order of declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Delivered,
         Self::Late,
         Self::Recorded,
@@ -116,6 +118,7 @@ impl ReplyOutcome {
         Self::Shortened,
         Self::Misplaced,
         Self::Looped,
+        Self::Duplicate,
     ];
 
     /// The label.
@@ -133,6 +136,7 @@ impl ReplyOutcome {
             Self::Shortened => "shortened",
             Self::Misplaced => "misplaced",
             Self::Looped => "looped",
+            Self::Duplicate => "duplicate",
         }
     }
 }

@@ -130,6 +130,9 @@ impl ReloadOutcome {
     }
 }
 
+/// The status of an execution that did not run to its end.
+pub(super) const ABANDONED: &str = "abandoned";
+
 // === the metrics ===
 
 const STARTED: Definition = Definition {

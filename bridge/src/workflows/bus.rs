@@ -173,7 +173,7 @@ impl NotExecuted {
                 let code = reply_address::Refused::REASON;
                 (code.to_owned(), refused.to_string(), false)
             }
-            Err(why) => (why.code.to_owned(), why.detail.to_owned(), false),
+            Err(why) => (why.code.to_owned(), why.detail.into_owned(), false),
         };
         Some(Self {
             code,
@@ -191,7 +191,7 @@ fn asked(
     envelope: Envelope<'_>,
 ) -> Result<Ask, NotAWorkflow> {
     match event.extension_text(extension::TARGET_AGENT) {
-        Some(target) if target != executor => Err(NotAWorkflow::OTHER_AGENT),
+        Some(target) if target != executor => Err(NotAWorkflow::other_agent(target, executor)),
         _ => Ask::of(event, inside, envelope),
     }
 }
@@ -265,7 +265,8 @@ impl WorkflowBinding {
                     wanted = false;
                     consumer.stop();
                     if self.intake.is_redelivered() {
-                        // Dropping a delivery that was not processed abandons it. Others are read to the end, and answered.
+                        // Dropping a delivery that was not processed abandons it. Others are read to the end, and
+                        // answered.
                         while consumer.try_recv().is_some() {}
                         open = false;
                     }
@@ -490,12 +491,13 @@ impl WorkflowBinding {
                 None
             }
             Err(Rejected { why, client }) => {
-                let refused = || WorkflowRefusal::message(why.code, why.detail.to_owned());
-                let error = client.map(|client| (client, refused()));
+                let detail = why.detail.into_owned();
+                let refused = WorkflowRefusal::message(why.code, detail.clone());
+                let error = client.map(|client| (client, refused));
                 let reason = Reason {
                     code: why.code,
                     stage: Stage::Execute,
-                    detail: why.detail.to_owned(),
+                    detail,
                     unit: None,
                 };
                 work.push(self.reject(held, body, reason, error).boxed());

@@ -129,6 +129,29 @@ async fn a_late_request_of_the_bridge_does_not_keep_the_server_from_asking() {
     assert!(!link.open().works_on_abandoned());
 }
 
+#[test]
+fn progress_after_the_answer_is_counted() {
+    let (link, _lines) = link(false);
+    let (sender, mut parts) = mpsc::channel(2);
+    let mut call = call(true);
+    call.parts.sender = sender;
+    call.progress = Some("\"own\"".into());
+    link.open().calls.insert(1, call);
+    let progress = Bytes::from_static(
+        br#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}"#,
+    );
+    link.receive(&progress, None);
+    assert_eq!(link.log.drops.get(), 0);
+    assert!(parts.try_recv().is_ok());
+    link.receive(
+        &Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#),
+        None,
+    );
+    link.receive(&progress, None);
+    assert_eq!(link.log.drops.get(), 1);
+    assert!(parts.try_recv().is_err());
+}
+
 /// Otherwise the client waits for a question that the server has withdrawn.
 #[test]
 fn a_question_whose_cancel_is_lost_stays_open() {

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use a2abus_transports::{Health, Topic, Transport as _, TransportError};
+use a2abus_transports::{Health, Topic, Transport as _, TransportError, TransportErrorKind};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, sleep_until};
 
@@ -135,6 +135,8 @@ pub(super) struct SendGuard<'a> {
     copy: &'a Outgoing,
     /// Why the copy is not published, if that is known.
     unreported: Option<TransportError>,
+    /// Whether the bus has got it, and has neither confirmed nor refused it yet.
+    is_open: AtomicBool,
     /// Whether an attempt may have arrived, although it is not confirmed.
     may_have_arrived: bool,
     /// Whether its agent has answered, so that it has arrived.
@@ -183,6 +185,13 @@ impl Destinations {
         let table = self.lock();
         let failing = table.failing.get(&Destination::of(copy));
         failing.map(|failing| failing.error.clone())
+    }
+
+    /// Since when the destination of this copy fails.
+    pub(super) fn fails_since(&self, copy: &Outgoing) -> Option<Instant> {
+        let table = self.lock();
+        let failing = table.failing.get(&Destination::of(copy));
+        failing.map(|failing| failing.since)
     }
 
     /// Records that a destination did not accept a copy, which is held and will be sent again.
@@ -348,6 +357,7 @@ impl Destinations {
             copy,
             // The reason to report if it is given up while it waits for its turn.
             unreported: self.known_failure(copy),
+            is_open: AtomicBool::new(false),
             may_have_arrived: copy.may_have_arrived,
             is_answered,
         }
@@ -544,14 +554,21 @@ impl WaitPolicy {
 // === impl SendGuard ===
 
 impl SendGuard<'_> {
+    /// The bus has accepted the copy into its queue.
+    pub(super) fn handed_over(&self) {
+        self.is_open.store(true, Ordering::Relaxed);
+    }
+
     /// The copy is not confirmed yet, for this reason.
     pub(super) fn failed(&mut self, error: &TransportError, may_have_arrived: bool) {
+        *self.is_open.get_mut() = false;
         self.unreported = Some(error.clone());
         self.may_have_arrived = may_have_arrived;
     }
 
     /// The copy is published, or its answer will show whether it is.
     pub(super) fn done(mut self) {
+        *self.is_open.get_mut() = false;
         self.unreported = None;
     }
 }
@@ -561,13 +578,17 @@ impl Drop for SendGuard<'_> {
         let is_answered = self
             .is_answered
             .is_some_and(|it| it.load(Ordering::Relaxed));
-        let Some(error) = self.unreported.as_ref().filter(|_| !is_answered) else {
+        let is_open = *self.is_open.get_mut();
+        let open = || TransportError::new(TransportErrorKind::TimedOut, "confirm it in time");
+        let error = self.unreported.take();
+        let error = error.or_else(|| is_open.then(open));
+        let Some(error) = error.filter(|_| !is_answered) else {
             return;
         };
         let (buses, log) = (&self.destinations.buses, &self.destinations.log);
-        match self.may_have_arrived {
-            true => log.unconfirmed(buses, self.copy, error),
-            false => log.given_up(buses, self.copy, error),
+        match self.may_have_arrived || is_open {
+            true => log.unconfirmed(buses, self.copy, &error),
+            false => log.given_up(buses, self.copy, &error),
         }
     }
 }

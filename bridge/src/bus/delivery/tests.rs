@@ -115,6 +115,41 @@ async fn a_dead_letter_whose_source_stores_nothing_is_sent_although_its_topic_ha
     assert!(world.publisher.known_failure(&dead_letter).is_none());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_whose_source_stores_nothing_waits_a_minute_for_a_stream_that_may_come_back()
+{
+    use TransportErrorKind::{
+        BadConfig, BadMessage, Disconnected, Full, Other, Saturated, TimedOut, UnknownTopic,
+    };
+    let world = World::new(AnyTransport::Memory(Memory::default()));
+    let dead_letter = Outgoing {
+        is_awaited: false,
+        dead_letter: Some(DeadLetter {
+            is_reduced: true,
+            is_backed: false,
+        }),
+        ..world.request()
+    };
+    let action = |error: &TransportError| world.publisher.failure_action(&dead_letter, error);
+    let error = |kind| TransportError::new(kind, "store it");
+    for kind in [Disconnected, Saturated] {
+        assert_eq!(action(&error(kind)), FailureAction::Hold);
+    }
+    // Perhaps no stream stores it, and a subscriber of core NATS hides that.
+    for kind in [UnknownTopic, Full, BadConfig, BadMessage, Other, TimedOut] {
+        assert_eq!(action(&error(kind)), FailureAction::Refuse);
+    }
+    // JetStream is away for a moment, or there is none.
+    let unclear = |cause| error(Disconnected).caused_by(error(cause));
+    assert_eq!(action(&unclear(Other)), FailureAction::Hold);
+    assert_eq!(action(&unclear(BadConfig)), FailureAction::Refuse);
+    let leaderless = error(Disconnected);
+    let _held = world.publisher.held(&dead_letter, &leaderless);
+    assert_eq!(action(&leaderless), FailureAction::Hold);
+    tokio::time::advance(UNBACKED_HOLD).await;
+    assert_eq!(action(&leaderless), FailureAction::Refuse);
+}
+
 #[tokio::test]
 async fn a_call_that_is_answered_before_its_request_is_confirmed_is_not_given_up() {
     let memory = Memory::default();
@@ -241,6 +276,34 @@ async fn a_refusal_after_an_attempt_that_may_have_been_stored_is_marked() {
             }
         }
     }
+}
+
+#[cfg(feature = "nats")]
+#[tokio::test]
+async fn a_message_whose_caller_leaves_before_it_is_confirmed_is_counted() {
+    let (nats, _server) = stream(Vec::new()).await;
+    let world = World::new(AnyTransport::Nats(nats));
+    let request = world.request();
+    let copy = Outgoing {
+        address: Address {
+            reply_to: None,
+            guarantee: Guarantee::Stored {
+                message_id: Some("1".into()),
+            },
+            ..request.address.clone()
+        },
+        is_awaited: false,
+        ..request
+    };
+    let handed_over = tokio::sync::Notify::new();
+    let sent = world
+        .publisher
+        .for_caller(&copy, || handed_over.notify_one());
+    tokio::select! {
+        sent = sent => panic!("nothing confirms it: {sent:?}"),
+        () = handed_over.notified() => {}
+    }
+    assert!(world.given_up());
 }
 
 /// Its lane would otherwise wait until the process is restarted.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::calls::error::{Bound, RequestState};
+use crate::calls::reply_token::Rejection;
 use crate::route::NamedBy;
 use a2abus_plugin::{Hint, Limits, decode};
 use a2abus_transports::TransportErrorKind;
@@ -392,4 +393,20 @@ fn names_in_messages_are_escaped() {
     let failure = Failure::call(&CallError::AgentNotFound("a\"b\n".into()));
     let body: Value = serde_json::from_str(&render(&failure, "1", Dialect::JafDoc)).unwrap();
     assert_eq!(body["error"]["data"]["agentName"], "a\"b\n");
+}
+
+#[test]
+fn a_timeout_says_that_the_end_of_the_answer_was_rejected() {
+    let timeout = CallError::Timeout(Box::new(NoAnswer {
+        after: Duration::from_secs(4),
+        agent: "weather".into(),
+        request: RequestState::Begun { parts: 2 },
+        rejected: Some(Rejection::Duplicate),
+    }));
+    let message = Failure::call(&timeout).message().to_string();
+    assert!(
+        message.contains("after part 2; an answer came but was rejected: "),
+        "{message}"
+    );
+    assert!(message.contains("`sequence`"), "{message}");
 }

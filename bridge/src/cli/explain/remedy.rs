@@ -63,7 +63,7 @@ fn of(refusal: &Refusal) -> &'static str {
         }
         K::DuplicateMember => "remove the duplicate: two readers could see two different values",
         K::BadId => of_bad_id(refusal),
-        K::BadMethod => "use a method of 1 to 256 characters without spaces or control characters",
+        K::BadMethod => of_bad_method(refusal),
         K::BadParams => {
             "make params an object; only methods of no known protocol may have an array"
         }
@@ -84,9 +84,7 @@ fn of(refusal: &Refusal) -> &'static str {
             "a JSON-RPC message has a method, or a result, or an error: exactly one of them"
         }
         K::BadCloudEvent => "fix the named attribute; CloudEvents 1.0 defines its values",
-        K::Unknown => {
-            "add what marks its protocol: \"jsonrpc\":\"2.0\" or, for a CloudEvent, the strings specversion, id, source and type; or set on_unknown on the binding: wrap makes an event of it, pass publishes the bytes unchanged"
-        }
+        K::Unknown => of_unknown(refusal),
         K::WrongFamily => {
             "send it to a binding of its own family, or remove `strict` from this one"
         }
@@ -99,6 +97,28 @@ fn of(refusal: &Refusal) -> &'static str {
             "do not send messages about a connection (handshake, ping, pong, shutdown) to the bus, or wrap them in a CloudEvent"
         }
         _ => "see the message",
+    }
+}
+
+/// The type of an A2E message contains its method.
+fn of_bad_method(refusal: &Refusal) -> &'static str {
+    match refusal.pointer.as_str() {
+        "/type" => {
+            "put the name of an operation before /req or /resp; use 1 to 256 characters without spaces or control characters"
+        }
+        _ => "use a method of 1 to 256 characters without spaces or control characters",
+    }
+}
+
+/// An object that lacks only its id needs no other mark.
+fn of_unknown(refusal: &Refusal) -> &'static str {
+    match refusal.pointer.as_str() {
+        "/id" => {
+            "give the A2E message a string id; a message with a type that A2E defines may have a string req_id instead"
+        }
+        _ => {
+            "add what marks its protocol: \"jsonrpc\":\"2.0\" or, for a CloudEvent, the strings specversion, id, source and type; or set on_unknown on the binding: wrap makes an event of it, pass publishes the bytes unchanged"
+        }
     }
 }
 

@@ -318,7 +318,8 @@ fn abilities_in(capabilities: Option<&RawValue>) -> Abilities {
     };
     Abilities {
         sampling: has("/sampling"),
-        elicitation: has("/elicitation"),
+        // Without a mode it means forms. Source: MCP 2025-11-25, elicitation.
+        elicitation: has("/elicitation/form") || (has("/elicitation") && !has("/elicitation/url")),
         url_elicitation: has("/elicitation/url"),
         roots: has("/roots"),
     }

@@ -226,15 +226,22 @@ impl Problem {
             .with(ALLOW, HeaderValue::from_static(allowed))
     }
 
-    pub(super) fn unsupported_media_type() -> Self {
-        let message = "the body must be JSON: send it with Content-Type: application/json";
+    pub(super) fn unsupported_media_type(takes_lines: bool) -> Self {
+        let message = match takes_lines {
+            true => {
+                "the body must be JSON, or the JSON Lines of a workflow: send it with Content-Type: application/json or application/x-ndjson"
+            }
+            false => "the body must be JSON: send it with Content-Type: application/json",
+        };
         let codes = ("RequestError", "unsupported_media_type");
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         Self::new(status, codes, message, RefusalReason::Body)
     }
 
     pub(super) fn too_large(limit_bytes: usize) -> Self {
-        let message = format!("the body is larger than {limit_bytes} bytes");
+        let message = format!(
+            "the body is larger than {limit_bytes} bytes: send less, or ask the operator for a larger limits.max_bytes"
+        );
         let codes = ("RequestError", "too_large");
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,

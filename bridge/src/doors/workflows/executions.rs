@@ -75,8 +75,8 @@ impl RestState {
         }
     }
 
-    /// The record of an execution that is already running; `None` if it was abandoned, or if the bridge is shutting down
-    /// and another replica runs it: its client can ask another replica.
+    /// The record of an execution that is already running; `None` if it was abandoned, or if the bridge is shutting
+    /// down and another replica runs it: its client can ask another replica.
     async fn ended_before(&self, agent: &Agent, running: RunningElsewhere) -> Option<Arc<Record>> {
         let is_here = running.is_here();
         tokio::select! {
@@ -94,7 +94,7 @@ impl RestState {
             None if self.workflows.is_draining() => return Err(Problem::draining()),
             None => {
                 tracing::error!(agent = %agent.id(), execution_id = %id, "an execution failed unexpectedly");
-                // Nobody runs it, so it counts as interrupted.
+                // Nobody runs it, so its record says that it was abandoned.
                 let record = self.record(agent, &id).await?;
                 Arc::new(record.ok_or_else(Problem::store)?)
             }

@@ -2,6 +2,8 @@
 //!
 //! Source: docs/protocols/a2e-workflows.md §11.
 
+use std::borrow::Cow;
+
 use a2abus_executor::{Json, Object, OnError};
 use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
@@ -9,7 +11,7 @@ use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event}
 use bytes::Bytes;
 
 use super::client::{AnswerForm, Envelope, Progress, WorkflowClient, identity, identity_of_call};
-use super::refused::WorkflowRefusal;
+use super::refused::{OTHER_AGENT, WorkflowRefusal};
 use crate::calls::reply_address;
 use crate::pipeline::claims::is_of_http_caller;
 
@@ -62,7 +64,7 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(super) struct NotAWorkflow {
     pub(super) code: &'static str,
-    pub(super) detail: &'static str,
+    pub(super) detail: Cow<'static, str>,
 }
 
 /// A message that is not a workflow request, and the client that waits for an answer to it.
@@ -71,6 +73,9 @@ pub(super) struct Rejected {
     pub(super) why: NotAWorkflow,
     pub(super) client: Option<Box<WorkflowClient>>,
 }
+
+/// At most this many characters of a wrong name are shown.
+const MAX_SHOWN: usize = 100;
 
 const EXECUTE: &str = "workflows/execute";
 const VALIDATE: &str = "workflows/validate";
@@ -87,32 +92,47 @@ const CANCEL_TYPE: &str = "a2e.execution.cancel";
 impl NotAWorkflow {
     const ANSWER: Self = Self {
         code: "not_a_workflow",
-        detail: "expected a workflow request on this topic, but this message is an answer",
+        detail: Cow::Borrowed(
+            "expected a workflow request on this topic, but this message is an answer",
+        ),
     };
     const OTHER: Self = Self {
         code: "not_a_workflow",
-        detail: "expected a workflow request on this topic",
-    };
-    pub(super) const OTHER_AGENT: Self = Self {
-        code: "other_agent",
-        detail: "its targetagent is not the executor",
+        detail: Cow::Borrowed("expected a workflow request on this topic"),
     };
     const RPC: Self = Self {
         code: "rpc_not_permitted",
-        detail: "callers of POST /rpc send no key, so they may not cancel executions: set workflows.rpc: true to allow it",
+        detail: Cow::Borrowed(
+            "callers of POST /rpc send no key, so they may not cancel executions: set workflows.rpc: true to allow it",
+        ),
     };
     const NO_ID: Self = Self {
         code: "not_a_request",
-        detail: "a call without an id cannot be answered: add an id",
+        detail: Cow::Borrowed("a call without an id cannot be answered: add an id"),
     };
     const NO_COLLABORATION: Self = Self {
         code: "missing_collaborationid",
-        detail: "a single line of a workflow: send the whole workflow, or give its lines a collaborationid",
+        detail: Cow::Borrowed(
+            "a single line of a workflow: send the whole workflow, or give its lines a collaborationid",
+        ),
     };
     const NO_NAME: Self = Self {
         code: "missing_collaborationid",
-        detail: "a cancel needs the collaborationid of the execution, or the callid of its request",
+        detail: Cow::Borrowed(
+            "a cancel needs the collaborationid of the execution, or the callid of its request",
+        ),
     };
+
+    /// The request names an agent that is not the executor.
+    pub(super) fn other_agent(target: &str, executor: &str) -> Self {
+        let target: String = target.chars().take(MAX_SHOWN).collect();
+        Self {
+            code: OTHER_AGENT,
+            detail: Cow::Owned(format!(
+                "its targetagent (its _agentId, in a workflow or in JSON-RPC) is {target:?}, and the executor is {executor:?}"
+            )),
+        }
+    }
 }
 
 // === impl Rejected ===
@@ -420,11 +440,10 @@ const MEMBERS: [&str; 5] = ["workflow", "input", "level", "onError", "validate"]
 /// The first unknown member, shortened for a message. Unknown members are refused, because a misspelt one would run the
 /// workflow differently than intended. Members that begin with `_`, such as `_agentId` and `_meta`, are for others.
 fn unknown_member(params: &Json) -> Option<String> {
-    const MAX_CHARS: usize = 100;
     let mut names = params.as_object()?.iter().map(|(name, _)| name.as_str());
     let is_unknown = |name: &&str| !MEMBERS.contains(name) && !name.starts_with('_');
     let name = names.find(is_unknown)?;
-    let shown: String = name.chars().take(MAX_CHARS).collect();
+    let shown: String = name.chars().take(MAX_SHOWN).collect();
     Some(format!("{shown:?}"))
 }
 

@@ -72,10 +72,7 @@ impl WorkflowBinding {
     ) -> Disposition {
         if is_over(request.deadline) {
             self.workflows.refused(metrics::RefusalReason::Expired);
-            let failure = Failure::new(
-                FailureCode::ExecutionTimeout,
-                "it arrived after its deadline",
-            );
+            let failure = Failure::expired("its expirytime had passed when it arrived");
             return Disposition::Answered(WorkflowAnswer::failed(&failure));
         }
         match self.workflows.validate(agent, request).await {
@@ -202,19 +199,30 @@ impl WorkflowBinding {
         }
         match record {
             Some(record) => ended_with(record, events.load(Ordering::Relaxed), early).await,
-            None => self.without_record(&id, early).await,
+            None => self.without_record(agent, &id, early).await,
         }
     }
 
     /// The result of an execution that has left no record.
-    async fn without_record(&self, id: &Text, early: StopSignals<'_>) -> Disposition {
+    async fn without_record(
+        &self,
+        agent: &Agent,
+        id: &Text,
+        early: StopSignals<'_>,
+    ) -> Disposition {
         // The next reader of the request finds its record. Nobody else knows what the execution has done.
         if early.is_redeliverable && self.workflows.is_draining() {
             return give_up(early).await;
         }
         tracing::error!(binding = %self.intake.name, execution_id = %id, "an execution failed unexpectedly");
-        let message = "the execution failed unexpectedly";
-        let failure = Failure::new(FailureCode::Interrupted, message);
+        let executor = self.workflows.executor().clone();
+        let (owner, name) = (agent.id().clone(), id.clone());
+        let read = async move { executor.record(&owner, &name).await };
+        let code = match self.workflows.ask(agent, read).await {
+            Some(Ok(Some(record))) if record.may_run_again() => FailureCode::Stopped,
+            _ => FailureCode::Interrupted,
+        };
+        let failure = Failure::new(code, "the execution failed unexpectedly");
         Disposition::Answered(WorkflowAnswer::failed(&failure).of(id))
     }
 
@@ -314,8 +322,9 @@ fn refused(refusal: &Refusal) -> WorkflowAnswer {
 }
 
 fn too_late() -> Failure {
-    let message = "it expired before the agent had a free slot for it";
-    Failure::new(FailureCode::ExecutionTimeout, message)
+    Failure::expired(
+        "its expirytime passed before the agent had a free slot for it: nothing was executed",
+    )
 }
 
 fn is_over(deadline: Option<SystemTime>) -> bool {

@@ -17,6 +17,9 @@ pub(super) struct WorkflowRefusal {
     pub(super) error: Json,
 }
 
+/// The reason code of a request that names an agent that is not the executor.
+pub(super) const OTHER_AGENT: &str = "other_agent";
+
 // === impl WorkflowRefusal ===
 
 impl WorkflowRefusal {
@@ -55,7 +58,17 @@ impl WorkflowRefusal {
 
     /// The message is not a request to the executor.
     pub(super) fn message(code: &str, message: String) -> Self {
-        let suggestion = "send the JSON Lines of a workflow as the body, or as params.workflow of the JSON-RPC method workflows/execute";
+        let suggestion = match code {
+            OTHER_AGENT => {
+                "name the executor in targetagent (_agentId in a workflow or in the params of JSON-RPC), or name no agent"
+            }
+            "missing_collaborationid" => {
+                "send the whole workflow as one message, or give each of its lines the same header collaborationid"
+            }
+            _ => {
+                "send the JSON Lines of a workflow as the body, or as params.workflow of the JSON-RPC method workflows/execute"
+            }
+        };
         Self::new(
             code::INVALID_REQUEST,
             "ValidationError",

@@ -359,6 +359,15 @@ fn explain_suggests_a_fix_for_a_refused_payload() {
             "a string as the id",
         ),
         (two, "name one agent"),
+        (
+            r#"{"type":"tool/call/req","id":1,"version":"1.0","ts":1}"#,
+            "a string id",
+        ),
+        (r#"{"type":"tool/call/req"}"#, "a string req_id"),
+        (
+            r#"{"a2e":"1.0","type":"/req","id":"7"}"#,
+            "the name of an operation before /req",
+        ),
     ] {
         let line = run(&["explain"], payload).one();
         assert!(line["fix"].as_str().unwrap().contains(fix), "{line}");
