@@ -994,3 +994,40 @@ async fn an_answer_that_there_is_no_memory_for_is_lost_and_its_request_is_not_re
     assert_eq!(error.unwrap_err(), CallError::AnswerDropped);
     world.end().await;
 }
+
+#[tokio::test]
+async fn e2a_records_without_a_sequence_arrive_in_order_and_duplicates_are_counted() {
+    let chunk = |more: &str| {
+        format!(
+            r#""response_kind":"e2a.chunk","is_final":false,"body":{{"delta_kind":"text","delta":"a"}}{more}"#
+        )
+    };
+    let last = |more: &str| {
+        format!(r#""response_kind":"e2a.complete","is_final":true,"status":"succeeded"{more}"#)
+    };
+    let (first, second) = (r#","sequence":0"#, r#","sequence":1"#);
+    let mut world = World::new().await;
+    for [one, two, end] in [
+        ["", "", ""],
+        [first, second, ""],
+        [first, second, r#","sequence":null"#],
+    ] {
+        let (mut answer, request) = world.asked("tools/call").await;
+        for record in [chunk(one), chunk(two), last(end)] {
+            let record = e2a_record(&request.id, &record);
+            world.publish(&request.reply_to, record).await;
+        }
+        assert!(body(&part(&mut answer).await).contains(r#"{"content":"aa"}"#));
+    }
+    let duplicates = r#"a2abus_replies_total{outcome="duplicate"}"#;
+    assert_eq!(world.count(duplicates), 0);
+    // The call waits for its end.
+    let (mut answer, request) = world.asked("tools/call").await;
+    for record in [chunk(first), last(first), last(second)] {
+        let record = e2a_record(&request.id, &record);
+        world.publish(&request.reply_to, record).await;
+    }
+    assert!(body(&part(&mut answer).await).contains(r#"{"content":"a"}"#));
+    assert_eq!(world.count(duplicates), 1);
+    world.end().await;
+}

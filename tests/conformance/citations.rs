@@ -2,8 +2,8 @@
 //! function that ARCHITECTURE.md names on its walks through the code?
 //!
 //! The one form is the path of the document and its sections: `docs/design.md §7.1`, `docs/design.md §7.1 and §T4`. In
-//! `docs/`, a section without a path is one of the same document. A section is a numbered heading; a numbered decision is a
-//! heading too, the first cell of a table row, or bold text.
+//! `docs/`, a section without a path is one of the same document. A section is a numbered heading; a numbered decision
+//! is a heading too, the first cell of a table row, or bold text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +42,8 @@ fn every_citation_has_its_target() {
     assert!(cited > 100, "only {cited} citations were found");
 }
 
-/// Each line of a walk has the path of a file, or that of the line above, and functions in it: `file.rs  A::f, g: a note`.
+/// Each line of a walk has the path of a file, or that of the line above, and functions in it: `file.rs  A::f, g: a
+/// note`.
 #[test]
 fn every_function_of_a_walk_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

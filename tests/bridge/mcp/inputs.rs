@@ -38,6 +38,10 @@ async fn a_client_is_asked_only_for_what_it_has_declared() {
             json!({ "elicitation": {}, "sampling": {} }),
             json!({ "elicitation": { "url": {} } }),
         ),
+        (
+            json!({ "elicitation": { "url": {} }, "sampling": {} }),
+            json!({ "elicitation": { "form": {} } }),
+        ),
     ] {
         let (status, answer) = needing(&servers, &needs, &declared).await;
         assert_eq!((status, &answer["id"]), (400, &json!(7)), "{answer}");
@@ -52,7 +56,7 @@ async fn a_client_is_asked_only_for_what_it_has_declared() {
     assert_eq!(answer["result"]["inputRequests"], needs);
     assert_eq!(answer["result"]["requestState"], "s");
     let metrics = servers.front.admin("/metrics").await;
-    let counted = "a2abus_questions_refused_total 2\n";
+    let counted = "a2abus_questions_refused_total 3\n";
     assert!(metrics.contains(counted), "{metrics}");
 }
 

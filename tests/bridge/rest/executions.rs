@@ -439,18 +439,29 @@ impl HttpClient for Panicking {
 }
 
 #[tokio::test]
-async fn an_execution_that_fails_unexpectedly_is_answered_as_interrupted() {
+async fn an_execution_that_fails_unexpectedly_is_answered_as_its_record_shows_it() {
     let store = Arc::new(Shaky::with_gate(1));
     let world = Environment {
         http: Arc::new(Panicking),
         ..store.environment()
     };
     let bridge = TestBridge::open_in(Some(world)).await;
-    let call = call(&bridge.service.base, "GET", "/users");
-    let answer = bridge.run(&workflow("bug-1", &[("act", call)])).await;
-    assert_eq!(answer["execution_id"], "bug-1");
-    assert_eq!(answer["status"], "failed");
-    assert_eq!(answer["error"]["code"], "interrupted", "{answer}");
+    for (id, method, code) in [
+        ("bug-1", "POST", "interrupted"),
+        ("bug-2", "GET", "stopped"),
+    ] {
+        let call = call(&bridge.service.base, method, "/users");
+        let workflow = workflow(id, &[("act", call)]);
+        let answer = bridge.run(&workflow).await;
+        assert_eq!(answer["execution_id"], id);
+        assert_eq!(answer["status"], "failed");
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert_eq!(bridge.run(&workflow).await["error"]["code"], code);
+    }
+    // `bug-1` has failed once, and was then found to be interrupted; `bug-2` has failed twice.
+    let ended = "a2abus_workflow_executions_ended_total{status=\"abandoned\"} 4";
+    let scraped = bridge.scraped();
+    assert!(scraped.contains(ended), "{scraped}");
 }
 
 #[tokio::test]

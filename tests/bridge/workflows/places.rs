@@ -103,6 +103,10 @@ async fn a_requester_that_sends_no_workflow_gets_the_reason_at_once() {
         (&reply["id"], reply["error"].is_object()),
         (&json!(7), true)
     );
+    let error = reply["error"].to_string();
+    for text in ["weather", "a2e-executor", "_agentId"] {
+        assert!(error.contains(text), "{text}: {error}");
+    }
     // Nobody waits for an answer to an answer.
     let answer = event("3", &[EXECUTE, ("mcptype", "response")], "{}");
     request(&world, "_INBOX.me", answer).await;

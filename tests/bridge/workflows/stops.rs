@@ -134,7 +134,7 @@ async fn a_workflow_that_arrives_too_late_is_not_run() {
     world.send("1", &[EXECUTE, late], &lines).await;
     let answer = world.answer().await;
     assert_eq!(answer.data["error"]["type"], "TimeoutError", "{answer:?}");
-    let message = "the execution exceeded the time that its requester allows";
+    let message = "its expirytime had passed before it began: nothing was executed";
     assert_eq!(answer.data["error"]["message"], message);
     // An invalid time does not mean an unlimited deadline.
     let wrong = ("expirytime", "tomorrow");
