@@ -25,7 +25,9 @@ mod transport;
 pub use any::AnyTransport;
 pub use delivery::{Acknowledger, Delivery, Origin, Outcome};
 pub use error::{ConfigProblem, Disposition, TlsFindings, TransportError, TransportErrorKind};
-pub use log::{LogBatch, LogBounds, LogPosition, LogReader, LogRecord, LogSource};
+pub use log::{
+    LogBatch, LogBounds, LogPosition, LogPositionError, LogReader, LogRecord, LogSource,
+};
 pub use message::{
     Header, Headers, MAX_TOPIC_BYTES, Message, NATS_REPLY_HEADER, NATS_STATUS_HEADER, Topic,
     TopicError,

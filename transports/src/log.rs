@@ -1,5 +1,7 @@
 //! Reading a topic or a stream as a log: every reader gets all records from a position on, and no position is stored.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -19,14 +21,21 @@ pub enum LogSource {
     Stream(String),
 }
 
-/// A place in a log.
+/// The position of a record in its log. As text: `PARTITION-OFFSET`, which is a valid event id.
+///
+/// All positions of a key are in one partition, in order. Positions of different partitions are not ordered in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
-    /// The partition; 0 on JetStream.
+    /// The partition; 0 if the log has only one, as on JetStream.
     pub partition: u32,
-    /// The offset, or the sequence of the stream.
+    /// The offset in the partition, or the sequence of the stream. There may be gaps.
     pub offset: u64,
 }
+
+/// A text is not a position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a position like \"0-1042\", got {0:?}")]
+pub struct LogPositionError(String);
 
 /// The first and the next position of one partition of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +130,42 @@ impl LogRecord {
     }
 }
 
+// === impl LogPosition ===
+
+impl LogPosition {
+    /// A position in a log with one partition.
+    #[must_use]
+    pub const fn at(offset: u64) -> Self {
+        Self {
+            partition: 0,
+            offset,
+        }
+    }
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.partition, self.offset)
+    }
+}
+
+impl FromStr for LogPosition {
+    type Err = LogPositionError;
+
+    fn from_str(text: &str) -> Result<Self, LogPositionError> {
+        let parsed = text.split_once('-').and_then(|(partition, offset)| {
+            Some(Self {
+                partition: partition.parse().ok()?,
+                offset: offset.parse().ok()?,
+            })
+        });
+        // Each position has only one text form, so `+1` and `007` are invalid.
+        parsed
+            .filter(|position| position.to_string() == text)
+            .ok_or_else(|| LogPositionError(text.chars().take(64).collect()))
+    }
+}
+
 // === impl LogReader ===
 
 impl LogReader {
@@ -153,5 +198,33 @@ impl LogReader {
     /// replaced, so that its positions mean something else. Cancel-safe.
     pub async fn next(&mut self) -> Option<LogBatch> {
         self.batches.recv().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_event_ids_and_come_back() {
+        let position = LogPosition {
+            partition: 3,
+            offset: 1042,
+        };
+        assert_eq!(position.to_string(), "3-1042");
+        assert_eq!("3-1042".parse(), Ok(position));
+        for text in [
+            "",
+            "3",
+            "-",
+            "3-",
+            "-1",
+            "+3-1",
+            "03-1",
+            "3-1-1",
+            "3-99999999999999999999",
+        ] {
+            assert!(text.parse::<LogPosition>().is_err(), "{text}");
+        }
     }
 }

@@ -140,7 +140,7 @@ pub enum PauseCause {
     /// Too many messages after an outstanding one are already settled: Kafka commits in order, and would deliver all of
     /// them again after a crash.
     Behind,
-    /// Nothing of it settles, and it uses its share of the budget.
+    /// None of its messages settles, and they use its share of the budget.
     Blocked,
 }
 

@@ -87,7 +87,8 @@ pub struct KafkaConfig {
     /// Static membership: a name of this process that stays the same after a restart and that no other process has. A
     /// restart within `session_timeout` then moves no partitions.
     ///
-    /// Wrong: a second process with the same name ends the subscriptions of the first.
+    /// Wrong: a second process with the same name ends the subscriptions of the first, which is not ready until it is
+    /// restarted, but still serves HTTP.
     #[schemars(length(min = 1))]
     pub instance_id: Option<String>,
 

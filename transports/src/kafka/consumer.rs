@@ -340,9 +340,9 @@ impl Task {
                 }
                 End::Broken(code) => {
                     if self.shares_its_name(code, &mut fenced_before) {
-                        return Err(fenced(code));
+                        return Err(fenced(self.instance_id(), code));
                     }
-                    tracing::warn!(reads = %self.plan.source, %code, "the Kafka consumer failed and is replaced");
+                    self.log_broken(code);
                 }
                 End::CutOff => {
                     tracing::warn!(
@@ -365,6 +365,20 @@ impl Task {
                 None => return Ok(()),
             };
         }
+    }
+
+    fn log_broken(&self, code: Code) {
+        let reads = &self.plan.source;
+        if code == Code::FencedInstanceId {
+            let instance_id = self.instance_id();
+            tracing::warn!(%reads, instance_id, "the group has removed this Kafka consumer, which is replaced: another process has the same instance_id, or this process was silent for longer than its session_timeout");
+        } else {
+            tracing::warn!(%reads, %code, "the Kafka consumer failed and is replaced");
+        }
+    }
+
+    fn instance_id(&self) -> &str {
+        self.plan.config.instance_id.as_deref().unwrap_or_default()
     }
 
     /// How long a member may wait for its partitions while the cluster answers: others give theirs up first, or their
@@ -408,11 +422,7 @@ impl Task {
         *before = Some((Instant::now(), times));
         // A client that was replaced has the same instance_id until it is closed, and it may never be.
         let is_alone = Arc::strong_count(&self.replaced) == 1;
-        let is_shared = times >= 2 && (is_alone || times >= MAX_FENCED);
-        if is_shared {
-            tracing::error!(reads = %self.plan.source, "another process uses the same instance_id: this subscription ends");
-        }
-        is_shared
+        times >= 2 && (is_alone || times >= MAX_FENCED)
     }
 
     /// A new client after a failure, or `None` when the subscription was stopped meanwhile.
@@ -737,8 +747,10 @@ fn named(
 }
 
 /// The error of a subscription that ends because another process has taken its place.
-fn fenced(code: Code) -> TransportError {
-    let what = "read as a member of a group: another process uses the same instance_id; give each process its own instance_id, and restart this one";
+fn fenced(instance_id: &str, code: Code) -> TransportError {
+    let what = format!(
+        "read as a member of a group: another process has the same instance_id, {instance_id}; give each process its own, and restart this one"
+    );
     TransportError::new(TransportErrorKind::Fenced, what).caused_by(code)
 }
 

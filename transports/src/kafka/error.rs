@@ -30,7 +30,7 @@ pub(super) fn failed(what: impl Into<String>, error: KafkaError) -> TransportErr
         KafkaError::ClientCreation(_) | KafkaError::Nul(_) => {
             TransportError::new(Kind::BadConfig, what).caused_by(error)
         }
-        KafkaError::Canceled => TransportError::new(Kind::Closed, what),
+        KafkaError::Canceled => TransportError::new(Kind::Closed, what).caused_by(error),
         KafkaError::AdminOp(code) => refused(what, code),
         error => match error.rdkafka_error_code() {
             Some(code) => refused(what, code),
@@ -88,6 +88,9 @@ impl fmt::Display for Cause {
             Code::AllBrokersDown | Code::BrokerTransportFailure => {
                 "no broker answers: check that they run, and that this machine reaches the addresses they advertise"
             }
+            Code::DestroyBroker => {
+                "the broker that was asked has left the cluster: another one will be asked"
+            }
             Code::OperationTimedOut | Code::RequestTimedOut => {
                 "the brokers did not answer in time: check their load, and the network"
             }
@@ -137,11 +140,9 @@ pub(super) fn kind(code: Code) -> Kind {
 
         code if is_misconfigured(code) => Kind::BadConfig,
 
-        Code::BrokerDestroy
-        | Code::DestroyBroker
-        | Code::Interrupted
-        | Code::PurgeQueue
-        | Code::PurgeInflight => Kind::Closed,
+        Code::BrokerDestroy | Code::Interrupted | Code::PurgeQueue | Code::PurgeInflight => {
+            Kind::Closed
+        }
 
         code if is_outage(code) => Kind::Disconnected,
         _ => Kind::Other,
@@ -218,6 +219,7 @@ pub(super) fn is_outage(code: Code) -> bool {
         code,
         Code::AllBrokersDown
             | Code::BrokerTransportFailure
+            | Code::DestroyBroker
             | Code::Resolve
             | Code::SSL
             | Code::ISRInsufficient
@@ -259,6 +261,7 @@ mod tests {
             (Code::RequestTimedOut, Kind::TimedOut),
             (Code::AllBrokersDown, Kind::Disconnected),
             (Code::BrokerTransportFailure, Kind::Disconnected),
+            (Code::DestroyBroker, Kind::Disconnected),
             (Code::QueueFull, Kind::Saturated),
             (Code::InvalidDifferentRecord, Kind::Saturated),
             (Code::Fatal, Kind::Fatal),

@@ -32,8 +32,9 @@ const PROBE_WHEN_DOWN: Duration = Duration::from_millis(200);
 /// How a client's message begins if a server that is no Kafka broker answers: the client reads the first four bytes as
 /// a size.
 const NO_BROKER: &str = "Receive failed: Invalid response size ";
-/// That size if the server is a NATS server, whose greeting begins with `INFO`.
+/// That size if the server is a NATS server, whose greeting begins with `INFO`, or an HTTP server (`HTTP`).
 const NATS_GREETING: &str = "1229866575";
+const HTTP_GREETING: &str = "1213486160";
 /// How a client explains, only in its log, why a broker ends a new connection: the listener has TLS, or SASL.
 const WRONG_LISTENER: [&str; 2] = [NEEDS_TLS, NEEDS_SASL];
 const NEEDS_TLS: &str = "connecting to a SSL listener?";
@@ -45,6 +46,9 @@ const AT_FIRST: &str = "in state APIVERSION_QUERY";
 const AT_SECOND: &str = "in state UP";
 /// What a client says of a producer that may write to no topic, and calls fatal.
 const NO_PRODUCER: &str = "Cluster authorization failed: Failed to acquire idempotence PID";
+/// What a client says, and calls fatal, when another member has taken its place. The reader reports that itself, with
+/// the `instance_id`.
+const FENCED: &str = "Static consumer fenced by other consumer";
 /// Interval between log lines about connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The probe interval while no client reports errors: detects dead connections.
@@ -370,10 +374,7 @@ fn plain(reason: &str) -> String {
             "the broker ends the connection ({message}): if this lasts, check whether this listener needs `sasl` or `tls`"
         )
     } else if let Some(size) = message.strip_prefix(NO_BROKER) {
-        match size.starts_with(NATS_GREETING) {
-            true => "this is a NATS server, not a Kafka broker: correct `brokers`".to_owned(),
-            false => format!("{message}, or {CHECK}"),
-        }
+        not_a_broker(message, size)
     } else if message.starts_with("SASL authentication error") {
         format!("{message}: check `sasl`, and the users of the cluster")
     } else if let Some((_, cause)) = message
@@ -389,6 +390,16 @@ fn plain(reason: &str) -> String {
     } else {
         format!("{place}: {message}")
     }
+}
+
+/// The cause if a server that is not a Kafka broker answers, by the beginning of its answer.
+fn not_a_broker(message: &str, size: &str) -> String {
+    let server = match size.split(' ').next() {
+        Some(NATS_GREETING) => "a NATS server",
+        Some(HTTP_GREETING) => "an HTTP server",
+        _ => return format!("{message}, or {CHECK}"),
+    };
+    format!("this is {server}, not a Kafka broker: correct `brokers`")
 }
 
 /// Whether a broker ends a connection because of the client's certificate, as in `ssl/tls alert bad certificate`.
@@ -441,6 +452,11 @@ impl ClientContext for Events {
                 if message.contains(NO_PRODUCER) =>
             {
                 tracing::warn!(client, facility, fix = GRANT_WRITE, "{message}");
+            }
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical
+                if message.contains(FENCED) =>
+            {
+                tracing::debug!(client, facility, "{message}");
             }
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::error!(client, facility, "{message}");
@@ -575,7 +591,11 @@ mod tests {
             ),
             (
                 "127.0.0.1:1/bootstrap: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive.message.max.bytes (after 1ms in state APIVERSION_QUERY)",
-                "127.0.0.1:1: Receive failed: Invalid response size 1213486160 (0..100000000): increase receive.message.max.bytes, or check `brokers`, `tls` and `sasl`: this may not be a Kafka broker",
+                "127.0.0.1:1: this is an HTTP server, not a Kafka broker: correct `brokers`",
+            ),
+            (
+                "127.0.0.1:1/bootstrap: Receive failed: Invalid response size 353697794 (0..100000000): increase receive.message.max.bytes (after 1ms in state APIVERSION_QUERY)",
+                "127.0.0.1:1: Receive failed: Invalid response size 353697794 (0..100000000): increase receive.message.max.bytes, or check `brokers`, `tls` and `sasl`: this may not be a Kafka broker",
             ),
             (
                 "127.0.0.1:1/bootstrap: Disconnected: verify that security.protocol is correctly configured, broker might require SASL authentication (after 3ms in state UP)",

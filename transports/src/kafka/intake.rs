@@ -523,10 +523,11 @@ impl Intake {
             };
             place.is_held &= !is_resumed;
             place.is_full = held >= self.max_held || (place.is_full && held > self.max_held / 2);
-            let cause = match (place.is_blocked, place.is_full) {
-                (true, _) => Some(PauseCause::Blocked),
-                (false, true) => Some(PauseCause::Behind),
-                (false, false) => None,
+            let is_still = self.has_out(place) && place.oldest.1.elapsed() >= STILL;
+            let cause = if place.is_blocked || (place.is_held && is_still) {
+                Some(PauseCause::Blocked)
+            } else {
+                place.is_full.then_some(PauseCause::Behind)
             };
             if let Some(cause) = cause.filter(|_| assigned) {
                 let partition = format!("{}/{}", place.topic, place.partition).into();

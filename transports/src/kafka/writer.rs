@@ -577,6 +577,14 @@ fn header_bytes(headers: &impl NativeHeaders) -> usize {
 /// The error of a message that a client refused, or dropped because it failed. A missing permission is reported as
 /// such; everything else ends with the client.
 fn refused(what: &str, error: KafkaError, broken: Option<Code>) -> TransportError {
+    if error.rdkafka_error_code() == Some(Code::DestroyBroker) {
+        // The broker is gone, and may have stored the message before.
+        let kind = match broken {
+            Some(_) => TransportErrorKind::TimedOut,
+            None => TransportErrorKind::Closed,
+        };
+        return TransportError::new(kind, what).caused_by(error);
+    }
     let error = failed(what, error);
     match (broken.map(kind), error.kind()) {
         (

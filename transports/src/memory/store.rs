@@ -486,8 +486,13 @@ impl State {
         let content = message.content_bytes();
         // A message that takes more memory than the topic has would wait forever for room.
         if content > largest || size > self.config.capacity_bytes.get() {
+            let is_configured = largest == self.config.max_message_bytes.get();
+            let by = match content > largest && is_configured {
+                true => "max_message_bytes of its transport",
+                false => "with what it takes in memory",
+            };
             let limit = format!(
-                "with its {} headers it is larger than the {largest} that the memory topic {} takes",
+                "with its {} headers it is larger than the {largest} bytes that the memory topic {} takes ({by})",
                 message.headers.len(),
                 to.topic
             );

@@ -299,10 +299,7 @@ impl Reading {
             "a record of a log is skipped, because its headers or its subject break the format of NATS, or its headers begin with a status"
         );
         self.next = sequence + 1;
-        LogRecord::unreadable(LogPosition {
-            partition: 0,
-            offset: sequence,
-        })
+        LogRecord::unreadable(LogPosition::at(sequence))
     }
 
     async fn pass_on(&self, records: Vec<LogRecord>) -> Result<(), String> {
@@ -370,10 +367,7 @@ impl Reading {
         self.next = offset + 1;
         let message = message.message;
         Ok(LogRecord {
-            position: LogPosition {
-                partition: 0,
-                offset,
-            },
+            position: LogPosition::at(offset),
             time: u64::try_from(time).unwrap_or(0),
             topic: Topic::new(message.subject.as_str()).ok(),
             key: None,

@@ -733,7 +733,7 @@ async fn a_search_finds_the_malformed_messages_of_the_filter_of_the_consumer() {
 async fn records_are_deleted_only_if_the_user_is_known_to_have_the_permission() {
     const SOME: &[&str] =
         &[r#"{"data":{"permissions":{"publish":{"allow":["$JS.API.STREAM.INFO.*"]}}}}"#];
-    let records = [log_position(7)];
+    let records = [crate::log::LogPosition::at(7)];
     for api in [Api::Stored(SOME), Api::NoResponders] {
         let server = Mock::start(api).await;
         let nats = server.connect().await;
@@ -751,7 +751,7 @@ async fn records_are_deleted_only_from_a_stream_that_keeps_one_of_each_subject()
     const ONE: &str = r#"{"config":{"max_msgs_per_subject":1}}"#;
     const ANY: &str = r#"{"config":{"max_msgs_per_subject":-1}}"#;
     const FIVE: &str = r#"{"config":{"max_msgs_per_subject":5}}"#;
-    let records = [log_position(7)];
+    let records = [crate::log::LogPosition::at(7)];
     let of_one: &[_] = &[ALL, ("STREAM.INFO", ONE), DELETED];
     let of_any: &[_] = &[ALL, ("STREAM.INFO", ANY), DELETED];
     let of_five: &[_] = &[ALL, ("STREAM.INFO", FIVE), DELETED];
@@ -767,13 +767,6 @@ async fn records_are_deleted_only_from_a_stream_that_keeps_one_of_each_subject()
         } else {
             assert_eq!(server.api_requests(), 1, "only STREAM.INFO");
         }
-    }
-}
-
-fn log_position(offset: u64) -> crate::log::LogPosition {
-    crate::log::LogPosition {
-        partition: 0,
-        offset,
     }
 }
 

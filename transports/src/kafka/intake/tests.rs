@@ -290,6 +290,10 @@ fn a_partition_that_has_used_its_share_is_held_until_half_of_it_is_free() {
         Admission::LaneFull
     ));
     assert_eq!(intake.pace(false).pause.len(), 2);
+    intake.note_progress();
+    assert_eq!(intake.pace(false).full.len(), 1, "it may still settle");
+    wait_still(&intake);
+    assert_eq!(intake.pace(false).full.len(), 2);
     let mut settle = |count: usize| {
         for settlement in out.drain(..count) {
             Box::new(settlement).settle(Outcome::Settled).unwrap();
