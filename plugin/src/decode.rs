@@ -173,9 +173,9 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
 
     /// One object, or the first line of several.
     fn document(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+        let start = reader.position();
         if let Err(error) = self.facts.read(reader) {
-            let sender = self.sender_of_broken(&error);
-            self.refuse(self.payload.clone(), error, None, sender);
+            self.refuse_all(reader, start, error);
             return Ok(());
         }
         let line_ended = skip_to_line_end(reader);
@@ -190,18 +190,42 @@ impl<U, S: FnMut(Unit) -> U> Decoder<'_, '_, U, S> {
         if !is_line {
             let why = match line_ended {
                 true => {
-                    "more text after a JSON value of several lines: write one value per line, or an array"
+                    "more text after a JSON value of several lines (write one value per line, or an array)"
                 }
                 false => "more text after the JSON value",
             };
             let error = reader.not_json(why);
-            let sender = self.sender_of_broken(&error);
-            self.refuse(self.payload.clone(), error, None, sender);
+            if line_ended {
+                let sender = self.sender_of_broken(&error);
+                self.refuse(self.payload.clone(), error, None, sender);
+            } else {
+                self.refuse_all(reader, start, error);
+            }
             return Ok(());
         }
         self.lines = Some(Lines::default());
         self.push_value();
         self.rest_of_lines(reader)
+    }
+
+    /// Refuses the payload because its first value, which begins at `start`, cannot be read. If further lines are those
+    /// of a workflow, this is a workflow with a line that cannot be read, and its requester gets the number of the line.
+    #[cold]
+    fn refuse_all(&mut self, reader: &mut Reader<'_>, start: usize, error: DecodeError) {
+        let sender = self.sender_of_broken(&error);
+        let read = self.payload.get(start..error.offset()).unwrap_or_default();
+        // Indented JSON is not a line, and neither is what is in it.
+        let is_line = !read.trim_ascii_end().contains(&b'\n');
+        if sender.is_none() && is_line {
+            reader.seek(start);
+            let is_read = self.lines(reader).is_ok();
+            if is_read && self.units.is_refused_workflow() {
+                return;
+            }
+            self.lines = None;
+            self.units.clear();
+        }
+        self.refuse(self.payload.clone(), error, None, sender);
     }
 
     /// A JSON array: every element is a unit.
@@ -530,6 +554,15 @@ impl<U> Units<U> {
 
     fn clear(&mut self) {
         *self = Self::empty();
+    }
+
+    /// Whether they are a workflow with a line that cannot be read.
+    fn is_refused_workflow(&self) -> bool {
+        let Some(Err(Refused { sender, .. })) = &self.only else {
+            return false;
+        };
+        let family = sender.as_ref().map(|sender| sender.family);
+        family == Some(Family::A2eWorkflow)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Result<U, Refused>> {

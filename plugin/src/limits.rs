@@ -46,7 +46,7 @@ impl Limits {
         if document.len() <= max_bytes {
             return Ok(());
         }
-        let message = format!("larger than the limit of {max_bytes} bytes (max_bytes)");
+        let message = format!("larger than the limit of {max_bytes} bytes (limits.max_bytes)");
         Err(DecodeError::new(
             DecodeErrorKind::TooLarge,
             max_bytes,

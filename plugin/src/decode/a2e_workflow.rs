@@ -31,12 +31,10 @@ impl Lines {
     pub(super) fn note(&mut self, parser: &Parser<'_>, detection: Detection) {
         self.detection.get_or_insert(detection);
         if parser.is_begin_line() && self.execution_id.is_none() {
-            self.execution_id = parser.execution_id();
-            match parser.executor() {
-                Ok(agent) => self.agent = agent,
-                Err(error) => {
-                    self.refusal.get_or_insert(error);
-                }
+            let id = parser.execution_id().map(|id| self.execution_id = id);
+            let agent = parser.executor().map(|agent| self.agent = agent);
+            if let Err(error) = id.and(agent) {
+                self.refusal.get_or_insert(error);
             }
         }
     }
@@ -80,10 +78,10 @@ impl Parser<'_> {
     /// that connects it to the other lines.
     pub(super) fn workflow_line(&self) -> Result<Draft, DecodeError> {
         if self.is_begin_line() {
-            return Ok(request(self.execution_id(), self.executor()?, self.hint));
+            return Ok(request(self.execution_id()?, self.executor()?, self.hint));
         }
         let Some(collaboration_id) = self.hint.collaboration_id.clone() else {
-            let message = "a single line of a workflow: send the whole workflow as one message; only a binding with role: workflows joins lines, by their header collaborationid";
+            let message = "a single line of a workflow: send the whole workflow as one message, or its lines with a header collaborationid to a binding with role: workflows";
             return Err(self.refused(
                 DecodeErrorKind::MissingCollaborationId,
                 MemberPath::Root,
@@ -135,10 +133,11 @@ impl Parser<'_> {
     }
 
     /// The id of the execution. The executor refuses an invalid one.
-    fn execution_id(&self) -> Option<Text> {
+    fn execution_id(&self) -> Result<Option<Text>, DecodeError> {
         let paths = [MemberPath::ExecutionId, MemberPath::WrappedExecutionId];
+        self.facts.refuse_repeated(&paths)?;
         let id = paths.into_iter().find_map(|path| self.facts.text(path));
-        id.filter(|id| is_operation_id(id))
+        Ok(id.filter(|id| is_operation_id(id)))
     }
 
     fn executor(&self) -> Result<Option<Text>, DecodeError> {

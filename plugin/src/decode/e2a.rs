@@ -33,6 +33,9 @@ const MEMBERS: [MemberPath; 15] = [
 /// The event types of E2A records, without the prefix.
 const CATEGORY: &str = "e2a.";
 
+/// The `sequence` of a record that only keeps a stream alive. Source: docs/protocols/e2a.md §3.
+const KEEPALIVE: i64 = -1;
+
 /// The JSON-RPC code for errors without an integer code.
 const INTERNAL_ERROR: i32 = -32_603;
 
@@ -164,12 +167,12 @@ impl Parser<'_> {
         };
         let mut draft = Draft::new(kind, event_type(CATEGORY, &name, suffix));
         let request_id = self.e2a_id(MemberPath::RequestId)?;
-        let sequence = self
-            .e2a_sequence()?
-            .filter(|number| *number >= 0 && !is_push);
-        let keeps_alive = self.facts.equals(MemberPath::BodyEventType, "keepalive");
-        let sequence = sequence.filter(|_| !keeps_alive);
-        let id = self.e2a_record_id(request_id.as_ref(), sequence)?;
+        let sequence = self.e2a_sequence()?;
+        let keeps_alive = sequence == Some(KEEPALIVE)
+            || self.facts.equals(MemberPath::BodyEventType, "keepalive");
+        let sequence = sequence.filter(|_| !is_push && !keeps_alive);
+        let place = sequence.filter(|number| *number >= 0);
+        let id = self.e2a_record_id(request_id.as_ref(), place)?;
         draft.event.0.id = id.unwrap_or_default();
         if is_request {
             draft.put_if(extension::A2A_METHOD, self.method(MemberPath::BodyMethod)?);

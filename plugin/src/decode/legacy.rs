@@ -22,12 +22,9 @@ impl Parser<'_> {
     pub(super) fn legacy(&self) -> Result<Draft, DecodeError> {
         self.facts.refuse_repeated(&MEMBERS)?;
         let message_type = self.method(MemberPath::MessageType)?;
-        let source = self.scalar(MemberPath::SourceAgentAgentId, DecodeErrorKind::BadMember)?;
+        let source = self.legacy_id(MemberPath::SourceAgentAgentId)?;
         let target = self.target(MemberPath::TargetAgentAgentId)?;
-        let correlation = self.scalar(
-            MemberPath::MetadataCorrelationId,
-            DecodeErrorKind::BadMember,
-        )?;
+        let correlation = self.legacy_id(MemberPath::MetadataCorrelationId)?;
         let kind = kind_of(message_type.as_deref(), correlation.is_some());
         let act = Text::from(message_type.as_deref().unwrap_or("unknown").to_lowercase());
         let mut draft = Draft::new(kind, event_type("legacy.", &act, ""));
@@ -38,5 +35,13 @@ impl Parser<'_> {
         draft.put_if(extension::TARGET_AGENT, target);
         draft.put_if(extension::COLLABORATION_ID, correlation);
         Ok(draft.of_protocol("A2A", None))
+    }
+
+    /// An id that does not route. As in the other families, an empty one counts as absent.
+    fn legacy_id(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
+        if self.facts.equals(path, "") {
+            return self.facts.refuse_repeated(&[path]).map(|()| None);
+        }
+        self.scalar(path, DecodeErrorKind::BadMember)
     }
 }

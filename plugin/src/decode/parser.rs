@@ -52,29 +52,32 @@ impl Parser<'_> {
 
     /// A name of an agent. Source: docs/protocols/eventmesh-a2a.md §D6.
     pub(super) fn target(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
-        self.name(path, DecodeErrorKind::BadTarget, is_target)
+        const RULE: &str =
+            "must be a string of 1 to 256 letters, digits and . _ - / : @ + without \"..\"";
+        self.name(path, (DecodeErrorKind::BadTarget, RULE), is_target)
     }
 
     /// A name of a topic. Source: docs/protocols/eventmesh-a2a.md §D6.
     pub(super) fn topic(&self, path: MemberPath) -> Result<Option<Text>, DecodeError> {
-        self.name(path, DecodeErrorKind::BadTopic, is_topic)
+        const RULE: &str =
+            "must be a string of 1 to 249 letters, digits and . _ - / : @ + without \"..\"";
+        self.name(path, (DecodeErrorKind::BadTopic, RULE), is_topic)
     }
 
     /// A name used for routing: a valid string, or an error that names the member.
     fn name(
         &self,
         path: MemberPath,
-        kind: DecodeErrorKind,
+        (kind, rule): (DecodeErrorKind, &'static str),
         check: fn(&str) -> bool,
     ) -> Result<Option<Text>, DecodeError> {
-        const RULE: &str = "must be a string of letters, digits and . _ - / : @ + without \"..\", not empty, not too long";
         self.facts.refuse_repeated(&[path])?;
         if !self.facts.has(path) {
             return Ok(None);
         }
         match self.facts.text(path).filter(|text| check(text)) {
             Some(text) => Ok(Some(text)),
-            None => Err(self.refused(kind, path, RULE)),
+            None => Err(self.refused(kind, path, rule)),
         }
     }
 

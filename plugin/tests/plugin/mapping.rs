@@ -377,6 +377,46 @@ fn the_begin_line_or_the_binding_names_the_executor() {
 }
 
 #[test]
+fn the_begin_line_names_its_execution_once() {
+    let twice = BEGIN.replace("\"executionId\"", "\"executionId\":\"e2\",\"executionId\"");
+    for payload in [twice.clone(), format!("{DEFINITION}\n{twice}")] {
+        let refused = units(&payload, &Hint::default())
+            .into_only()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(refused.error.kind().as_str(), "duplicate_member");
+        assert_eq!(refused.error.pointer(), "/executionId");
+    }
+}
+
+#[test]
+fn a_workflow_whose_first_line_cannot_be_read_is_refused_as_a_workflow() {
+    let refused = |payload: &str| {
+        let refused = units(payload, &Hint::default()).into_only().unwrap();
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.error.kind().as_str(), "not_json", "{payload}");
+        assert_eq!(refused.bytes, payload);
+        refused
+    };
+    for first in ["```", "{bad", &format!("{DEFINITION} x")] {
+        let refused = refused(&format!("{first}\n{DEFINITION}\n{BEGIN}"));
+        let message = refused.error.to_string();
+        assert!(message.contains("line 1 of the workflow"), "{message}");
+        let family = refused.sender.map(|sender| sender.family);
+        assert_eq!(family, Some(Family::A2eWorkflow), "{first}");
+    }
+    for other in [
+        "{bad".to_owned(),
+        "{bad\n{\"jsonrpc\":\"2.0\",\"method\":\"m\"}".to_owned(),
+        format!("{{bad\n{DEFINITION}\n{{\"jsonrpc\":\"2.0\",\"method\":\"m\"}}"),
+        "{\n\"a\": x\n}".to_owned(),
+        format!("{{\n\"a\": [\n{DEFINITION},\n{BEGIN}\n]\n"),
+    ] {
+        assert!(refused(&other).sender.is_none(), "{other}");
+    }
+}
+
+#[test]
 fn a_single_workflow_line_needs_a_collaboration_id() {
     let begin = serde_json::from_str(BEGIN).unwrap();
     assert_eq!(
@@ -827,6 +867,7 @@ fn the_ids_of_e2a_response_parts_are_distinct() {
             Value::Null,
         ),
         (json!({"sequence":-1}), json!("<new>"), Value::Null),
+        (json!({"sequence":-2}), json!("<new>"), json!("-2")),
         (
             json!({"sequence":4,"body":{"event_type":"keepalive"}}),
             json!("<new>"),
