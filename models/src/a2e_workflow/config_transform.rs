@@ -1,10 +1,13 @@
 //! Parses the configuration of TransformData into its typed form.
 
+use std::collections::HashSet;
+
 use crate::a2e_workflow::facts::{Kind, Requirement};
 use crate::a2e_workflow::fields::{
     Fields, Scope, field, flag, integer, list, members, parse_name, parse_name_with_aliases, path,
     text,
 };
+use crate::a2e_workflow::issue::{Code, quote_name};
 use crate::a2e_workflow::path::RelativePath;
 use crate::a2e_workflow::template::FieldTemplate;
 use crate::a2e_workflow::transform::{
@@ -188,7 +191,16 @@ fn field_template(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<FieldT
 fn sort(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Transform> {
     let slice = slice(scope, config);
     let keys = if config.object().contains("by") {
-        scope.check_members(config.object(), "config", &["by", "limit", "offset"]);
+        const OF_ONE_KEY: [&str; 2] = ["field", "order"];
+        for name in OF_ONE_KEY {
+            if config.object().contains(name) {
+                let message =
+                    format!("config: {name} is ignored because `by` is given: put it into `by`");
+                scope.issue(Code::UnknownField, message);
+            }
+        }
+        let known = ["by", "limit", "offset", "field", "order"];
+        scope.check_members(config.object(), "config", &known);
         config.required(scope, "by", |scope, at, json| {
             let keys = list(scope, at, json, |scope, at, json| {
                 let key = Fields::open(scope, json, at, &["field", "order"])?;
@@ -231,29 +243,50 @@ fn aggregate(scope: &mut Scope<'_>, config: &Fields<'_>) -> Option<Aggregate> {
                 &["operation", "field", "groupBy"],
             );
             let written = config.object().get("operation").and_then(Json::as_str);
-            let is_grouped = matches!(group_by, Some(Some(_)));
             aggregation(scope, config).map(|aggregation| {
-                if !is_grouped {
+                let Some(Some(by)) = &group_by else {
                     return Aggregations::One(aggregation);
-                }
+                };
                 // An aggregate of a group is a member, with the name as written.
                 let name = aggregation.default_name(written.unwrap_or_default());
-                Aggregations::Named(vec![(name, aggregation)])
+                let named = vec![(name, aggregation)];
+                note_replaced(scope, Some(by), &named);
+                Aggregations::Named(named)
             })
         }
         _ => {
             scope.check_members(config.object(), "config", &["aggregations", "groupBy"]);
-            config
-                .required(scope, "aggregations", |scope, at, json| {
-                    list(scope, at, json, named_aggregation)
-                })
-                .map(Aggregations::Named)
+            let named = config.required(scope, "aggregations", |scope, at, json| {
+                list(scope, at, json, named_aggregation)
+            });
+            if let (Some(named), Some(group_by)) = (&named, &group_by) {
+                note_replaced(scope, group_by.as_ref(), named);
+            }
+            named.map(Aggregations::Named)
         }
     };
     Some(Aggregate {
         group_by: group_by?,
         aggregations: aggregations?,
     })
+}
+
+/// Warns about results with the name of an earlier one, or of the group: only the last one is kept.
+fn note_replaced(
+    scope: &mut Scope<'_>,
+    group_by: Option<&RelativePath>,
+    named: &[(Text, Aggregation)],
+) {
+    let mut names: HashSet<&str> = group_by.map(|by| by.text().as_str()).into_iter().collect();
+    for (name, _) in named {
+        if !names.insert(name.as_str()) {
+            let name = quote_name(name);
+            let message = format!(
+                "config: the aggregation {name} replaces an earlier value of the same name: give it another name with `as`, in `aggregations`"
+            );
+            scope.issue(Code::OperationReplaced, message);
+        }
+    }
 }
 
 fn named_aggregation(scope: &mut Scope<'_>, at: &str, json: &Json) -> Option<(Text, Aggregation)> {

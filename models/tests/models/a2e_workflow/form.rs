@@ -520,6 +520,20 @@ fn transforms() {
         &[],
     );
     check(
+        &one(&transform("sort", r#"{"by":[{"field":"a"}],"field":"b"}"#)),
+        &["warning unknown_field@a"],
+    );
+    for replaced in [
+        r#"{"aggregations":[{"operation":"count"},{"operation":"count"}]}"#,
+        r#"{"aggregations":[{"operation":"sum","field":".","as":"s"},{"operation":"max","field":".","as":"s"}]}"#,
+        r#"{"groupBy":"g","aggregations":[{"operation":"count","as":"g"}]}"#,
+    ] {
+        check(
+            &one(&transform("aggregate", replaced)),
+            &["warning operation_replaced@a"],
+        );
+    }
+    check(
         &one(&transform("sort", r#"{"limit":-3}"#)),
         &["invalid_field@a"],
     );
