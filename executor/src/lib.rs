@@ -186,9 +186,9 @@ pub use failure::{Failure, FailureCode};
 pub use quota::{Admitted, Exceeded, Limit, Quotas, Usage, Window};
 pub use record::{Record, Status};
 pub use shared::{Limits, OnError};
-#[cfg(feature = "redb")]
-pub use store::RedbStore;
 pub use store::{FileStore, MemoryStore, OpenError, StoredValue};
+#[cfg(feature = "redb")]
+pub use store::{RedbStore, open_database};
 pub use system::{SystemClock, SystemRandom};
 pub use trace::{OperationStatus, Progress};
 pub use value::parse;

@@ -49,6 +49,9 @@ wire_enum! {
     }
 }
 
+/// The number of reports of an abandoned execution, where the real one is unknown: the highest `seq` of an event.
+const UNKNOWN_REPORTS: usize = 0x7fff_ffff;
+
 /// The member of a record that marks removed results.
 const RESULTS_REMOVED: &str = "results_removed";
 
@@ -155,6 +158,7 @@ impl Record {
         let error = Failure::abandoned(has_begun_unsafe);
         let mut record = self.clone();
         record.status = Status::Failed;
+        record.reports = UNKNOWN_REPORTS;
         record.members.insert("status", Status::Failed.as_str());
         record.members.insert("error", error.to_value());
         record
@@ -274,7 +278,7 @@ impl Record {
     }
 
     /// How many operation events were reported: the number of its [`Event::Operation`](crate::Event::Operation)s.
-    /// Unknown for an interrupted execution.
+    /// If the execution was abandoned, nobody knows it, and this is the highest number of an event: 2,147,483,647.
     #[must_use]
     pub fn reports(&self) -> usize {
         self.reports

@@ -37,7 +37,7 @@ pub use error::OpenError;
 pub use file::FileStore;
 pub use memory::MemoryStore;
 #[cfg(feature = "redb")]
-pub use redb::RedbStore;
+pub use redb::{RedbStore, open_database};
 
 /// The storages that StoreData writes to.
 pub(crate) struct Storages {

@@ -13,7 +13,7 @@ use a2abus_models::{Array, Json, Object};
 
 use self::accumulator::Accumulator;
 use super::distinct::{Distinct, ValueSlot};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureCode};
 use crate::meter::Meter;
 use crate::model::field;
 
@@ -111,10 +111,18 @@ fn column(
         }
         accumulator.add(value);
     }
-    let finished = accumulators
-        .into_iter()
-        .map(|accumulator| meter.keep(accumulator.finish()));
+    let finished = accumulators.into_iter().map(|accumulator| {
+        let value = accumulator.finish();
+        meter.keep(value.ok_or_else(|| out_of_range(function))?)
+    });
     finished.collect()
+}
+
+fn out_of_range(function: AggregateFunction) -> Failure {
+    let function = function.as_str();
+    let message = format!("the {function} is beyond the range of numbers, about 1.8e308");
+    Failure::new(FailureCode::InvalidValue, message)
+        .suggest("leave such large numbers out with FilterData")
 }
 
 // === impl Groups ===
@@ -277,10 +285,29 @@ mod tests {
                 "2",
             ],
         );
-        check_aggregates(
-            "[1e400]",
-            ["1", "null", "null", "1e400", "1e400", "1e400", "1e400", "1"],
-        );
+    }
+
+    #[test]
+    fn a_sum_beyond_the_range_of_numbers_fails() {
+        let sum = config(r#"{"operation":"sum","field":"."}"#);
+        let average = config(r#"{"operation":"avg","field":"."}"#);
+        let out_of_range = FailureCode::InvalidValue;
+        for model in [
+            r#"{"rows":[1e400]}"#,
+            r#"{"rows":[1.5,-1e400]}"#,
+            r#"{"rows":[1e400,-1e400]}"#,
+        ] {
+            let cases = [
+                (sum.as_str(), out_of_range),
+                (average.as_str(), out_of_range),
+            ];
+            check_fails("TransformData", model, &cases);
+        }
+        let model = r#"{"rows":[1e308,1e308]}"#;
+        check_fails("TransformData", model, &[(&sum, out_of_range)]);
+        check("TransformData", model, &[(&average, "1e308")]);
+        let model = r#"{"rows":[1e308,1e308,-1e308]}"#;
+        check("TransformData", model, &[(&sum, "1e308")]);
     }
 
     #[test]

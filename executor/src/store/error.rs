@@ -10,7 +10,10 @@ pub enum OpenError {
     #[error("{} is in use by another process", .0.display())]
     InUse(PathBuf),
     /// It cannot be read or written, or is not a store.
-    #[error("{} cannot be opened as a store", path.display())]
+    #[error(
+        "{} cannot be opened as a store (this user must be able to read and write it; if it is damaged, restore it from a backup or move it away)",
+        path.display()
+    )]
     Unusable {
         /// Where it is.
         path: PathBuf,

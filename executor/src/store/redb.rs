@@ -1,13 +1,16 @@
 //! A store in one file on disk.
 
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use ::redb::{Builder, Database, DatabaseError, Error, ReadableDatabase, TableDefinition};
+use ::redb::{
+    Builder, Database, DatabaseError, Error, ReadableDatabase, StorageError, TableDefinition,
+};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::Semaphore;
@@ -206,28 +209,73 @@ fn open(path: &Path) -> Result<Database, OpenError> {
         path: path.to_owned(),
         source,
     };
-    let file = owned_file(path).map_err(|error| unusable(error.into()))?;
-    let database = Builder::new()
-        .set_cache_size(CACHE_BYTES)
-        .create_file(file)
-        .map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
-            other => unusable(other.into()),
-        })?;
+    let database = open_database(path, CACHE_BYTES).map_err(|error| match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
+        other => unusable(other.into()),
+    })?;
     make_tables(&database).map_err(|error| unusable(error.into()))?;
     Ok(database)
 }
 
+/// Opens the file of a database, or creates it. Only its owner can read and write it.
+///
+/// A new file gets its name when it is complete. So a process that is killed while it creates one, or that finds the
+/// disk full, leaves no file that cannot be opened.
+///
+/// # Errors
+/// [`DatabaseError::DatabaseAlreadyOpen`] if another process has opened it; otherwise the error of the disk.
+pub fn open_database(path: &Path, cache_bytes: usize) -> Result<Database, DatabaseError> {
+    let file = match owned_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create(path)?;
+            owned_file(path)
+        }
+        opened => opened,
+    };
+    let file = file.map_err(of_disk)?;
+    Builder::new().set_cache_size(cache_bytes).create_file(file)
+}
+
+fn create(path: &Path) -> Result<(), DatabaseError> {
+    let path = &target(path);
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let mut new = tempfile::Builder::new();
+    let new = new.prefix(".new-").tempfile_in(directory);
+    let new = new.map_err(of_disk)?;
+    drop(Builder::new().create_file(new.reopen().map_err(of_disk)?)?);
+    match new.persist_noclobber(path) {
+        Ok(_) => {
+            // Not every file system can do that.
+            drop(File::open(directory).and_then(|directory| directory.sync_all()));
+            Ok(())
+        }
+        // Another process was faster.
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(of_disk(error.error)),
+    }
+}
+
+/// The path of a file, which may be a symbolic link although the file is not there yet.
+fn target(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // The most that Linux follows.
+    for _ in 0..40 {
+        let Ok(to) = fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(to);
+    }
+    path
+}
+
+fn of_disk(error: io::Error) -> DatabaseError {
+    StorageError::from(error).into()
+}
+
 /// The file, readable and writable by its owner alone.
-fn owned_file(path: &Path) -> std::io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+fn owned_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // Only its owner may change that. A file of another owner is used as it is.
+    drop(file.set_permissions(fs::Permissions::from_mode(0o600)));
     Ok(file)
 }
 
@@ -349,7 +397,6 @@ impl std::fmt::Debug for RedbStore {
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
-    use std::io;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use ::redb::StorageBackend;
@@ -495,6 +542,39 @@ mod tests {
             again.to_string(),
             format!("{} is in use by another process", path.display())
         );
+    }
+
+    #[test]
+    fn a_file_is_created_where_symbolic_links_lead() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("disk")).unwrap();
+        std::os::unix::fs::symlink("other", path("link")).unwrap();
+        std::os::unix::fs::symlink("disk/file", path("other")).unwrap();
+        drop(open_database(&path("link"), CACHE_BYTES).unwrap());
+        assert!(path("disk/file").is_file() && path("link").is_symlink());
+    }
+
+    /// A process that is killed meanwhile leaves no file that cannot be opened.
+    #[test]
+    fn a_new_file_is_complete_when_it_gets_its_name() {
+        const MAGIC: &[u8] = b"redb";
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..20 {
+            let path = directory.path().join(number.to_string());
+            let watched = path.clone();
+            let first_seen = std::thread::spawn(move || {
+                loop {
+                    if let Ok(bytes) = fs::read(&watched) {
+                        return bytes;
+                    }
+                }
+            });
+            drop(open_database(&path, CACHE_BYTES).unwrap());
+            assert!(first_seen.join().unwrap().starts_with(MAGIC));
+        }
+        let files = fs::read_dir(directory.path()).unwrap();
+        assert_eq!(files.count(), 20, "nothing else is left");
     }
 
     #[tokio::test]

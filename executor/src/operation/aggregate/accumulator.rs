@@ -22,8 +22,13 @@ pub(super) struct Sum {
     /// As long as all are integers.
     exact: Option<i128>,
     float: f64,
+    /// The sum of the numbers times [`SHRINK`], used if `float` overflows on the way.
+    shrunk: f64,
     count: usize,
 }
+
+/// 2^-64: doubles multiplied by it can be added without overflow.
+const SHRINK: f64 = 1.0 / 18_446_744_073_709_551_616.0;
 
 // === impl Accumulator ===
 
@@ -32,6 +37,7 @@ impl<'a> Accumulator<'a> {
         let sum = Sum {
             exact: Some(0),
             float: 0.0,
+            shrunk: 0.0,
             count: 0,
         };
         match function {
@@ -62,13 +68,14 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Json {
+    /// The value; `None` if it is beyond the range of doubles.
+    pub(super) fn finish(self) -> Option<Json> {
         match self {
-            Self::Count(count) => count.into(),
+            Self::Count(count) => Some(count.into()),
             Self::Sum(sum) => sum.total(),
             Self::Average(sum) => sum.mean(),
             Self::Extreme(value, _) | Self::First(value) | Self::Last(value) => {
-                value.cloned().into()
+                Some(value.cloned().into())
             }
         }
     }
@@ -96,26 +103,36 @@ impl Sum {
         };
         self.count += 1;
         self.float += number.as_f64();
+        self.shrunk += number.as_f64() * SHRINK;
         self.exact = self
             .exact
             .zip(number.as_i128())
             .and_then(|(sum, integer)| sum.checked_add(integer));
     }
 
-    fn total(&self) -> Json {
+    fn total(&self) -> Option<Json> {
         match self.exact {
-            Some(sum) => sum.into(),
-            None => Number::computed(self.float).into(),
+            Some(sum) => Some(sum.into()),
+            None => self.over(1.0),
         }
     }
 
     #[allow(clippy::cast_precision_loss)] // The nearest double of a quotient is wanted.
-    fn mean(&self) -> Json {
+    fn mean(&self) -> Option<Json> {
         match (i128::try_from(self.count), self.exact) {
-            (Ok(0) | Err(_), _) => Json::Null,
-            (Ok(count), Some(sum)) if sum % count == 0 => (sum / count).into(),
-            (Ok(_), Some(sum)) => Number::computed(sum as f64 / self.count as f64).into(),
-            (Ok(_), None) => Number::computed(self.float / self.count as f64).into(),
+            (Ok(0) | Err(_), _) => Some(Json::Null),
+            (Ok(count), Some(sum)) if sum % count == 0 => Some((sum / count).into()),
+            (Ok(_), Some(sum)) => Number::computed(sum as f64 / self.count as f64).map(Json::from),
+            (Ok(_), None) => self.over(self.count as f64),
         }
+    }
+
+    /// The sum of doubles divided by this.
+    fn over(&self, divisor: f64) -> Option<Json> {
+        let quotient = match self.float.is_finite() {
+            true => self.float / divisor,
+            false => self.shrunk / divisor / SHRINK,
+        };
+        Number::computed(quotient).map(Json::from)
     }
 }

@@ -112,9 +112,12 @@ async fn an_interrupted_execution_that_may_have_acted_does_not_run_again() {
     assert_eq!(world.http.requests().len(), 1);
     // Only the request that has found it is told, so that it is counted once.
     assert!(record.is_newly_interrupted());
+    // Its answer comes after all its events, however many there were.
+    assert_eq!(record.reports(), 0x7fff_ffff);
     let again = finished(world.begin(&executor, &lines).await).await;
     assert_eq!(again.answer(), record.answer());
     assert!(!again.is_newly_interrupted());
+    assert_eq!(again.reports(), record.reports());
 }
 
 #[tokio::test]
