@@ -19,9 +19,7 @@ use std::time::{Duration, Instant};
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::state::{
-    Applied, Fold, Kind, Log as _, LogSpec, MemoryLog, Record, TASKS, View, ViewOptions,
-};
+use a2abus_bridge::state::{AnyLog, Applied, Fold, Kind, LogSpec, MemoryLog, Record, TASKS, View};
 use async_nats::jetstream;
 use bench_support::scale;
 use bytes::Bytes;
@@ -133,7 +131,7 @@ async fn fold() {
             max_life: Duration::from_secs(3_600),
         },
     };
-    let log = MemoryLog::new(spec, 1 << 30);
+    let log = AnyLog::from(MemoryLog::new(spec, 1 << 30));
     for index in 0..PER_TASK {
         for task in 0..tasks_kept() {
             let key = format!("task-{task:08}");
@@ -142,14 +140,11 @@ async fn fold() {
         }
     }
     let records = tasks_kept() * PER_TASK;
-    let options = ViewOptions {
-        memory_bytes: 1 << 30,
-    };
     let mut rates = Vec::new();
     let mut counted = 0;
     for round in 0..rounds() {
         let (before, begun) = (resident(), Instant::now());
-        let (view, _task) = View::start(log.clone(), a2abus_bridge::task_fold(), options);
+        let (view, _task) = View::start(log.clone(), a2abus_bridge::task_fold(), 1 << 30);
         view.caught_up().await.expect("caught up");
         rates.push(records as f64 / begun.elapsed().as_secs_f64());
         assert_eq!(view.read(|tasks| tasks.len()), tasks_kept());

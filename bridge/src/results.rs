@@ -27,7 +27,7 @@ mod subscriptions;
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::future::{Future, pending};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -51,6 +51,7 @@ use crate::calls::pending::CallerMessage;
 use crate::calls::question::PassedAnswer;
 use crate::calls::{Answer, CallError, Calls, Part, RecordedParts};
 use crate::clock;
+use crate::lock::lock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::state::body;
 use crate::state::{
@@ -273,7 +274,7 @@ impl Results {
     }
 
     fn watched(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.watched)
     }
 
     /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its

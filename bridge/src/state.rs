@@ -1,6 +1,6 @@
 //! State that outlives a process and that all replicas share: logs, and views of them.
 //!
-//! A [`Log`] is a sequence of records. A [`View`] applies them one by one with a pure function, a [`Fold`]. Every
+//! An [`AnyLog`] is a sequence of records. A [`View`] applies them one by one with a pure function, a [`Fold`]. Every
 //! replica applies the same records in the same order, so all replicas have the same state and need not talk to each
 //! other. If two replicas write at the same time, the order of the log decides: the first claim wins.
 //!
@@ -36,10 +36,10 @@ pub use follow::{Following, Lagged};
 pub use location::{AGENTS, EXECUTIONS, LOGS, LogLocation, PUSH, RESULTS, STORAGE, TASKS};
 pub(crate) use log::{ATTENDED, LATEST, STORED, UNATTENDED};
 pub use log::{
-    Batch, Bounds, Cursor, Kind, Log, LogSpec, MAX_KEY_BYTES, Position, PositionError, Reader,
-    Record, StateError,
+    Batch, Bounds, Cursor, Kind, LogSpec, MAX_KEY_BYTES, Position, PositionError, Reader, Record,
+    StateError,
 };
 pub use memory::MemoryLog;
 pub use seal::SealError;
 pub use service::Logs;
-pub use view::{Progress, View, ViewOptions, ViewTask};
+pub use view::{Progress, View, ViewTask};

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use a2abus_bridge::state::{
-    AnyLog, Applied, Cursor, Entries, Fold, Kind, Log as _, LogSpec, MAX_KEY_BYTES, Position,
-    Record, StateError, View, ViewOptions, ViewTask,
+    AnyLog, Applied, Cursor, Entries, Fold, Kind, LogSpec, MAX_KEY_BYTES, Position, Record,
+    StateError, View, ViewTask,
 };
 use bytes::Bytes;
 
@@ -72,9 +72,7 @@ const LATEST: LogSpec = LogSpec {
     name: "latest",
     kind: Kind::Latest,
 };
-const ROOMY: ViewOptions = ViewOptions {
-    memory_bytes: 64 << 20,
-};
+const ROOMY_BYTES: usize = 64 << 20;
 
 /// Stores the records of each key in order, and its first owner.
 #[derive(Debug)]
@@ -142,7 +140,7 @@ pub async fn replicas<const N: usize>(logs: &impl Logs, spec: LogSpec) -> (Strin
 }
 
 async fn replica(logs: &impl Logs, spec: &LogSpec, name: &str) -> Replica {
-    View::start(logs.open(spec.clone(), name).await, History, ROOMY)
+    View::start(logs.open(spec.clone(), name).await, History, ROOMY_BYTES)
 }
 
 fn body(text: impl AsRef<str>) -> Option<Bytes> {

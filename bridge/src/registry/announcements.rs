@@ -532,7 +532,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::state::{AGENTS, Kind, Log as _, LogSpec, MemoryLog, ViewOptions};
+    use crate::state::{AGENTS, Kind, LogSpec, MemoryLog};
 
     const LEASES: Leases = Leases {
         default: Duration::from_secs(600),
@@ -564,10 +564,7 @@ mod tests {
             max_life: Duration::from_secs(600),
         };
         let log = MemoryLog::new(LogSpec { kind, ..AGENTS }, 1 << 20);
-        let options = ViewOptions {
-            memory_bytes: 1 << 20,
-        };
-        let (view, _task) = View::start(log.clone(), AgentFold, options);
+        let (view, _task) = View::start(log.clone(), AgentFold, 1 << 20);
         if before.is_some() {
             view.commit("weather", before, ATTENDED).await.unwrap();
         }

@@ -42,8 +42,8 @@ use super::request::Method;
 use super::{Announcement, AnnouncementError, Registry, RequestOrigin};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
+use crate::bus::headers::spring;
 use crate::calls::failure::{self, Failure, Recipient};
-use crate::calls::reply::spring;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused, named_in};
 use crate::config::{BindingConfig, Name};
 use crate::log_limit::{LogLimit, LogLimits};
@@ -228,7 +228,7 @@ impl DiscoveryBinding {
             origin,
         };
         let request = self.read_request(&received.message);
-        let is_query = matches!(&request, Ok(DiscoveryRequest::Request { method, .. })
+        let is_query = matches!(&request, DiscoveryRequest::Request { method, .. }
             if !method.is_change());
         if is_query {
             self.settle(acknowledger);
@@ -251,7 +251,7 @@ impl DiscoveryBinding {
     /// Answers a query, unless `ending` comes before its turn. It counts as open meanwhile.
     async fn query(
         &self,
-        request: Result<DiscoveryRequest, Failure>,
+        request: DiscoveryRequest,
         delivery: Received,
         (_open, ending): (SemaphorePermit<'_>, CancellationToken),
     ) {
@@ -272,10 +272,10 @@ impl DiscoveryBinding {
     /// Refuses a query, because too many others wait. Returns what answers its sender, if there is a turn for that.
     async fn refuse_query(
         &self,
-        request: Result<DiscoveryRequest, Failure>,
+        request: DiscoveryRequest,
         delivery: Received,
     ) -> Option<BoxFuture<'_, ()>> {
-        let Ok(DiscoveryRequest::Request { id, .. }) = request else {
+        let DiscoveryRequest::Request { id, .. } = request else {
             return None;
         };
         let message = "too many queries are waiting: try again later";
@@ -295,7 +295,7 @@ impl DiscoveryBinding {
     /// Makes a change, and settles its message. Returns what answers its sender; `None` if the bridge stops first.
     async fn change<'a>(
         &'a self,
-        request: Result<DiscoveryRequest, Failure>,
+        request: DiscoveryRequest,
         (delivery, acknowledger): (Received, Acknowledger),
         stop: &CancellationToken,
     ) -> Option<BoxFuture<'a, ()>> {
@@ -330,7 +330,7 @@ impl DiscoveryBinding {
     /// Makes a change, and tries again while the bus is unavailable; `None` if the bridge stops first.
     async fn changed(
         &self,
-        request: &Result<DiscoveryRequest, Failure>,
+        request: &DiscoveryRequest,
         delivery: &Received,
         stop: &CancellationToken,
     ) -> Option<RequestResult> {
@@ -367,37 +367,28 @@ impl DiscoveryBinding {
     }
 
     /// The request in the body of a message, or in the data of its event.
-    fn read_request(&self, message: &Message) -> Result<DiscoveryRequest, Failure> {
+    fn read_request(&self, message: &Message) -> DiscoveryRequest {
         let limits = self.publisher.outbound().rules().limits;
-        let body = match content_mode::read(self.intake.binding, message, &limits) {
-            Ok(Content::Plain { body, .. }) => body,
-            Ok(Content::Event(event)) => event.body(),
+        let request = match content_mode::read(self.intake.binding, message, &limits) {
+            Ok(Content::Plain { body, .. }) => DiscoveryRequest::read(body),
+            Ok(Content::Event(event)) => DiscoveryRequest::read(event.body()),
             Err(error) => {
                 let reason = failure::Reason::InvalidRequest;
-                return Err(Failure::new(reason, error.to_string()));
+                Err(Failure::new(reason, error.to_string()))
             }
         };
-        DiscoveryRequest::read(body)
+        request.unwrap_or_else(|failure| DiscoveryRequest::Refused { id: None, failure })
     }
 
     /// Executes the request. For a failure, also returns whether a retry may succeed.
-    async fn done(
-        &self,
-        request: &Result<DiscoveryRequest, Failure>,
-        delivery: &Received,
-    ) -> RequestResult {
+    async fn done(&self, request: &DiscoveryRequest, delivery: &Received) -> RequestResult {
         match request {
-            Err(failure) => RequestResult {
-                id: None,
-                result: Err((failure.clone(), false)),
-                is_change: true,
-            },
-            Ok(DiscoveryRequest::Refused { id, failure }) => RequestResult {
+            DiscoveryRequest::Refused { id, failure } => RequestResult {
                 id: id.clone(),
                 result: Err((failure.clone(), false)),
                 is_change: true,
             },
-            Ok(DiscoveryRequest::Card(card)) => {
+            DiscoveryRequest::Card(card) => {
                 let claim = Announcement {
                     origin: self.origin(delivery),
                     ..Announcement::default()
@@ -416,14 +407,14 @@ impl DiscoveryBinding {
                     is_change: true,
                 }
             }
-            Ok(DiscoveryRequest::Updated { agent, uri, from }) => RequestResult {
+            DiscoveryRequest::Updated { agent, uri, from } => RequestResult {
                 id: None,
                 result: self
                     .updated(agent, (uri, from), &self.origin(delivery))
                     .await,
                 is_change: true,
             },
-            Ok(DiscoveryRequest::Request { id, method, params }) => {
+            DiscoveryRequest::Request { id, method, params } => {
                 let origin = self.origin(delivery);
                 let params = params.as_deref();
                 let answered = self.registry.answer(*method, params, None, origin).await;
@@ -485,13 +476,7 @@ impl DiscoveryBinding {
         if !is_kept {
             return;
         }
-        let of = Undelivered {
-            message: &delivery.message,
-            topic: &delivery.topic,
-            origin: delivery.origin.as_ref(),
-            agent: None,
-            call: None,
-        };
+        let of = Undelivered::new(&delivery.message, &delivery.topic, delivery.origin.as_ref());
         let reason = Reason {
             code: reason,
             stage: Stage::Detect,
@@ -500,11 +485,7 @@ impl DiscoveryBinding {
         };
         let dead_letters = &self.intake.dead_letters;
         let dead_letter = dead_letters.dead_letter(&of, None, &reason);
-        // `until_settled` counts and logs a dead letter that cannot be stored.
-        let settled = self.publisher.until_settled(dead_letter, |copy, error| {
-            dead_letters.replacement(copy, error)
-        });
-        drop(settled.await);
+        dead_letters.store(dead_letter, &self.publisher).await;
     }
 
     /// Answers the sender of a request with an id, or of any message that names its own inbox.
@@ -530,12 +511,11 @@ impl DiscoveryBinding {
         let Some(address) = self.places.of_refused(named, inbox) else {
             return;
         };
-        let topic = address.topic.clone();
-        let to = (address.clone(), &id);
+        let (topic, to) = (&address.topic, (&address, &id));
         let mut published = self.publish(message, to, result).await;
         if let (Err((error, true)), Ok(answer)) = (&published, result) {
-            let failed = Err(self.too_large(answer.len(), (&topic, error)));
-            published = self.publish(message, (address, &id), &failed).await;
+            let failed = Err(self.too_large(answer.len(), (topic, error)));
+            published = self.publish(message, to, &failed).await;
         }
         if let Err((error, _)) = published
             && let Some(suppressed) = self.unanswered.allow()
@@ -565,7 +545,7 @@ impl DiscoveryBinding {
     async fn publish(
         &self,
         message: &Message,
-        (address, id): (Address, &Option<Text>),
+        (address, id): (&Address, &Option<Text>),
         result: &Result<String, Failure>,
     ) -> Result<(), (String, bool)> {
         let token = id.clone().unwrap_or(Text::from_static("null"));
@@ -573,11 +553,10 @@ impl DiscoveryBinding {
             .event(&token, result)
             .map_err(|error| (error.to_string(), false))?;
         let correlation = message.headers.get(spring::CORRELATION_ID);
-        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
-        let headers = (own.into_iter().collect(), &[][..]);
+        let (to, headers) = ((self.intake.bus, address), (correlation, &[][..]));
         let outbound = self.publisher.outbound();
         let copy = outbound
-            .to_address(self.intake.bus, &event, headers, address)
+            .to_address(&event, to, headers, false)
             .map_err(|error| (error.to_string(), false))?;
         match timeout(ANSWER, self.publisher.until_confirmed(&copy)).await {
             Ok(sent) => sent.map_err(|error| {

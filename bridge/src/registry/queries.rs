@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use a2abus_plugin::{Hint, Text, decode};
+use a2abus_plugin::{Hint, Text};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -19,6 +18,7 @@ use super::turns::Turns;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::{Calls, Request};
 use crate::lock::lock;
+use crate::rpc_response::RpcResponse;
 
 /// A query to an agent about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -180,12 +180,7 @@ async fn answer(
     body: &Bytes,
     caller: Text,
 ) -> Result<Bytes, Failure> {
-    let limits = calls.rules().limits;
-    let unit = match decode(body, &Hint::default(), &limits).into_only() {
-        Ok(Ok(unit)) => unit,
-        Ok(Err(refused)) => return Err(Failure::refused(&refused.error)),
-        Err(_) => return Err(Failure::bad_params("the query cannot be written")),
-    };
+    let unit = calls.unit_of(body, &Hint::default())?;
     let request = Request {
         arrived: std::time::Instant::now(),
         unit,
@@ -216,17 +211,11 @@ async fn answer(
 
 /// The items in an answer, and the cursor of the next page. Both are empty if the answer is an error or is not a list.
 fn page_of(body: &[u8], question: AgentQuery) -> (Vec<Box<RawValue>>, Option<Box<RawValue>>) {
-    #[derive(Deserialize)]
-    struct Response {
-        #[serde(default)]
-        result: Option<Box<RawValue>>,
-    }
-    let response: Option<Response> = serde_json::from_slice(body).ok();
-    let Some(result) = response.and_then(|response| response.result) else {
+    let Some(result) = RpcResponse::of(body).result else {
         return (Vec::new(), None);
     };
     if question == AgentQuery::Profile {
-        return (vec![result], None);
+        return (vec![result.to_owned()], None);
     }
     let members: HashMap<String, Box<RawValue>> =
         serde_json::from_str(result.get()).unwrap_or_default();
@@ -307,18 +296,15 @@ impl AgentQueries {
         params: &Value,
         caller: Text,
     ) -> Result<(), Failure> {
-        #[derive(Deserialize)]
-        struct Response {
-            #[serde(default)]
-            error: Option<Box<RawValue>>,
-        }
         let disabled = || Failure::new(Reason::AgentUnavailable, "calls are disabled");
         let calls = self.calls.as_ref().ok_or_else(disabled)?;
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let answered = answer(calls, agent, &Bytes::from(request.to_string()), caller).await?;
         match serde_json::from_slice(&answered) {
-            Ok(Response { error: None }) => Ok(()),
-            Ok(Response { error: Some(error) }) => {
+            Ok(RpcResponse { error: None, .. }) => Ok(()),
+            Ok(RpcResponse {
+                error: Some(error), ..
+            }) => {
                 let message = format!("the agent answered {error}");
                 Err(Failure::new(Reason::BadAgentReply, message))
             }

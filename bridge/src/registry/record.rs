@@ -208,13 +208,9 @@ mod tests {
     };
 
     fn record(offset: u64, time: u64, body: &str) -> Record {
-        let position = Position {
-            partition: 0,
-            offset,
-        };
         Record {
             key: "weather".into(),
-            position,
+            position: Position::at(offset),
             time,
             body: Some(Bytes::copy_from_slice(body.as_bytes())),
         }

@@ -36,7 +36,6 @@ use crate::calls::pending::{CallRequest, Fingerprint, Form, Progress, Questions}
 use crate::calls::reply::{ReplyChannel, is_forwarded_within};
 use crate::calls::reply_reader::{RECOUNT_EVERY, watch_refusals};
 use crate::calls::reply_source::AnswerSource;
-use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::{AnswerOutcome, CallError, Calls, GAP_TIMEOUT, Part, render};
 use crate::clock;
 use crate::http::sse::UNTIL_STREAM;
@@ -286,10 +285,12 @@ impl Follower {
     /// Buffers a message that answers calls of other replicas.
     fn take(&self, reading: &mut SubscriptionState, delivery: Delivery) {
         let rules = self.calls.rules();
-        let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
+        let bus = self.channel.bus;
+        let at = self.calls.at_reply_address(&delivery, &rules, bus);
         let binding = self.bus.transport.binding();
         self.calls.no_responders(at, binding);
-        let answers = match is_forwarded_within(at.message) {
+        let is_read_here = self.calls.channels().is_read_here(bus, at.message);
+        let answers = match is_read_here || is_forwarded_within(at.message) {
             true => Vec::new(),
             false => self.calls.to_others(at, binding),
         };
@@ -818,19 +819,15 @@ fn loss_of(opened: &OpenedCall) -> RecordedPart {
 }
 
 fn request_of(call: CallId, opened: &OpenedCall) -> CallRequest {
-    CallRequest {
-        form: Form::JsonRpc {
-            id: opened.id.clone(),
-            progress: opened.progress.clone(),
-            accepts_parts: opened.streamed,
-            questions: Questions::Refused,
-        },
-        streamed: opened.streamed,
-        agent: opened.agent.clone(),
-        id: ReplyId { call, token: None },
-        fingerprint: Fingerprint::none(),
-        progress: std::sync::Mutex::default(),
-    }
+    let form = Form::JsonRpc {
+        id: opened.id.clone(),
+        progress: opened.progress.clone(),
+        accepts_parts: opened.streamed,
+        questions: Questions::Refused,
+    };
+    let id = ReplyId { call, token: None };
+    let agent = opened.agent.clone();
+    CallRequest::new(id, form, opened.streamed, agent, Fingerprint::none())
 }
 
 /// Waits until a count is another one.

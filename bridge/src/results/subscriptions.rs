@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::log_limit::LogLimits;
     use crate::results::{Claim, KeyState, ResultFold};
-    use crate::state::{MemoryLog, RESULTS, View, ViewOptions};
+    use crate::state::{MemoryLog, RESULTS, View};
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -188,7 +188,7 @@ mod tests {
     async fn subscriptions_leave_room_for_everything_else() {
         let memory_bytes = 100_000;
         let log = MemoryLog::new(RESULTS, 1 << 20);
-        let (view, _task) = View::start(log, ResultFold, ViewOptions { memory_bytes });
+        let (view, _task) = View::start(log, ResultFold, memory_bytes);
         let results = Results::new(view, true, &LogLimits::default());
         let subscription = |number: usize| Subscription {
             subscriber: format!("mcp-session-{number}").into(),

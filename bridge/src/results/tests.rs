@@ -3,16 +3,13 @@
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::state::{Log as _, MemoryLog, ViewOptions, ViewTask};
+use crate::state::{MemoryLog, ViewTask};
 
 const KEY: &str = "key-1";
 const LONG: Duration = Duration::from_secs(300);
 
 fn replica(log: &MemoryLog) -> (Results, ViewTask) {
-    let options = ViewOptions {
-        memory_bytes: 1 << 20,
-    };
-    let (view, task) = View::start(log.clone(), ResultFold, options);
+    let (view, task) = View::start(log.clone(), ResultFold, 1 << 20);
     (Results::new(view, true, &LogLimits::default()), task)
 }
 
@@ -117,11 +114,8 @@ async fn only_a_task_whose_last_call_is_recorded_has_a_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_stays_ended_without_room_for_its_entry() {
-    let options = ViewOptions {
-        memory_bytes: 20_000,
-    };
     let log = MemoryLog::new(RESULTS, 1 << 20);
-    let (view, _task) = View::start(log, ResultFold, options);
+    let (view, _task) = View::start(log, ResultFold, 20_000);
     let results = Results::new(view, true, &LogLimits::default());
     let session = "mcp-session-first";
     results.note_over(session).await.unwrap();
@@ -139,11 +133,8 @@ async fn a_session_stays_ended_without_room_for_its_entry() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_entry_was_removed_is_not_free() {
-    let options = ViewOptions {
-        memory_bytes: 20_000,
-    };
     let log = MemoryLog::new(RESULTS, 1 << 20);
-    let (view, _task) = View::start(log, ResultFold, options);
+    let (view, _task) = View::start(log, ResultFold, 20_000);
     let results = Results::new(view, true, &LogLimits::default());
     results.claim(KEY, &claim("a"), LONG).await.unwrap();
     results.give_up(KEY, &"a".into()).await;

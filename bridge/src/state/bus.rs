@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use a2abus_plugin::Text;
 use a2abus_transports::{
-    Address, AnyTransport, Guarantee, LogBatch, LogBounds, LogPosition, LogRecord, LogSource,
-    Message, Topic, Transport as _, TransportError, TransportErrorKind,
+    Address, AnyTransport, Guarantee, LogBatch, LogBounds, LogRecord, LogSource, Message, Topic,
+    Transport as _, TransportError, TransportErrorKind,
 };
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
 use super::location::LogLocation;
 use super::log::{
-    Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError, check_key,
+    Batch, Bounds, Cursor, Kind, LogSpec, Position, Reader, Record, StateError, check_key,
 };
 use crate::names::{escape, unescape};
 use crate::topics::{Requirement, on_bus};
@@ -91,22 +91,15 @@ impl BusLog {
 
     /// See [`super::any::AnyLog::delete_removals`].
     pub(super) async fn delete_removals(&self, at: &[Position]) -> Result<bool, StateError> {
-        let at: Vec<LogPosition> = at.iter().copied().map(theirs).collect();
-        let deleted = self
-            .0
-            .transport
-            .delete_records(&self.0.place.source(), &at)
-            .await;
+        let source = self.0.place.source();
+        let deleted = self.0.transport.delete_records(&source, at).await;
         deleted.map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: TransportError) -> StateError {
         let name = self.0.spec.name;
         if error.kind() == TransportErrorKind::Overtaken {
-            let last = error.last_sequence().map(|offset| Position {
-                partition: 0,
-                offset,
-            });
+            let last = error.last_sequence().map(Position::at);
             return StateError::Overtaken { name, last };
         }
         StateError::Bus { name, error }
@@ -123,8 +116,7 @@ impl BusLog {
         let origin = receipt.position.as_ref().ok_or_else(unknown)?;
         self.check_stream(origin)
             .map_err(|error| self.failed(error))?;
-        let position = receipt.log_position().ok_or_else(unknown)?;
-        Ok(ours(position))
+        receipt.log_position().ok_or_else(unknown)
     }
 
     /// Checks that the stream that stored a record is the one that is read.
@@ -143,21 +135,23 @@ impl BusLog {
             )),
         }
     }
-}
 
-impl Log for BusLog {
-    fn spec(&self) -> &LogSpec {
+    pub(super) fn spec(&self) -> &LogSpec {
         &self.0.spec
     }
 
-    async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+    pub(super) async fn append(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+    ) -> Result<Position, StateError> {
         check_key(key)?;
         let message = self.0.place.message(key, body);
         let (to, message) = message.map_err(|error| self.failed(error))?;
         self.send(&to, message).await
     }
 
-    async fn append_next(
+    pub(super) async fn append_next(
         &self,
         key: &str,
         body: Option<Bytes>,
@@ -173,10 +167,10 @@ impl Log for BusLog {
         self.send(&to, message).await
     }
 
-    async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
+    pub(super) async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
         let partitions = from.partitions();
-        let from: Vec<LogPosition> = partitions
-            .map(|(partition, offset)| LogPosition { partition, offset })
+        let from: Vec<Position> = partitions
+            .map(|(partition, offset)| Position { partition, offset })
             .collect();
         let source = self.0.place.source();
         let reader = self.0.transport.read_log(&source, &from).await;
@@ -191,7 +185,7 @@ impl Log for BusLog {
         }))
     }
 
-    async fn bounds(&self) -> Result<Bounds, StateError> {
+    pub(super) async fn bounds(&self) -> Result<Bounds, StateError> {
         let partitions = self.look().await;
         let mut bounds = Bounds::default();
         for partition in partitions.map_err(|error| self.failed(error))? {
@@ -248,7 +242,7 @@ impl LogLocation {
         let mut reached = Cursor::start();
         let mut records = Vec::with_capacity(batch.records.len());
         for record in batch.records {
-            reached.pass(ours(record.position));
+            reached.pass(record.position);
             records.push(self.record(record));
         }
         for position in batch.reached {
@@ -272,24 +266,10 @@ impl LogLocation {
         };
         Record {
             key: key.unwrap_or_default(),
-            position: ours(record.position),
+            position: record.position,
             time: record.time,
             body: record.body,
         }
-    }
-}
-
-fn ours(position: LogPosition) -> Position {
-    Position {
-        partition: position.partition,
-        offset: position.offset,
-    }
-}
-
-fn theirs(position: Position) -> LogPosition {
-    LogPosition {
-        partition: position.partition,
-        offset: position.offset,
     }
 }
 

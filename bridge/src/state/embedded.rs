@@ -1,23 +1,20 @@
 //! A log in a file, for one process. It survives restarts.
 
 use std::any::Any;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
+use a2abus_executor::open_database;
 use a2abus_plugin::Text;
 use bytes::Bytes;
-use redb::{
-    Builder, Database, DatabaseError, Error, ReadableDatabase, ReadableTable as _, TableDefinition,
-};
+use redb::{Database, Error, ReadableDatabase, ReadableTable as _, TableDefinition};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::log::{
-    BATCH_BYTES, Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError,
+    BATCH_BYTES, Batch, Bounds, Cursor, Kind, LogSpec, Position, Reader, Record, StateError,
     check_key,
 };
 use crate::clock;
@@ -111,14 +108,16 @@ impl EmbeddedLog {
             end,
         })))
     }
-}
 
-impl Log for EmbeddedLog {
-    fn spec(&self) -> &LogSpec {
+    pub(super) fn spec(&self) -> &LogSpec {
         &self.0.spec
     }
 
-    async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+    pub(super) async fn append(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+    ) -> Result<Position, StateError> {
         check_key(key)?;
         let (answer, answered) = oneshot::channel();
         let key = Text::from(key);
@@ -130,13 +129,13 @@ impl Log for EmbeddedLog {
         answered.await.unwrap_or(Err(closed))
     }
 
-    async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
+    pub(super) async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
         let (file, end) = (Arc::clone(&self.0.file), self.0.end.clone());
         let next = from.next(0);
         Ok(Reader::spawn(move |batches| fill(file, end, next, batches)))
     }
 
-    async fn bounds(&self) -> Result<Bounds, StateError> {
+    pub(super) async fn bounds(&self) -> Result<Bounds, StateError> {
         let end = *self.0.end.borrow();
         let first = self
             .0
@@ -203,7 +202,7 @@ impl OpenFile {
             DatabaseSlot::Failed(_) | DatabaseSlot::Closed => {}
         }
         *slot = DatabaseSlot::Closed;
-        let database = Arc::new(open_file(&self.path)?);
+        let database = Arc::new(open_database(&self.path, CACHE_BYTES)?);
         *slot = DatabaseSlot::Open(Arc::clone(&database));
         Ok(database)
     }
@@ -257,19 +256,6 @@ impl OpenFile {
             "the database library has panicked ({text}): if the file is damaged, restore it from a backup, or move it away to begin with an empty state"
         ))))
     }
-}
-
-fn open_file(path: &Path) -> Result<Database, Error> {
-    let file: File = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(Error::Io)?;
-    let database = Builder::new().set_cache_size(CACHE_BYTES).create_file(file);
-    database.map_err(|error: DatabaseError| error.into())
 }
 
 /// Creates the tables, and removes the deletions of the last run, because no view still has their keys. Returns the
@@ -366,10 +352,7 @@ impl Writer {
                 self.end.send_replace(self.next);
             }
             for (index, append) in (0_u64..).zip(appends) {
-                let position = written.clone().map(|first| Position {
-                    partition: 0,
-                    offset: first + index,
-                });
+                let position = written.clone().map(|first| Position::at(first + index));
                 // The caller may have stopped waiting.
                 let _ = append.answer.send(position);
             }
@@ -453,10 +436,7 @@ fn decode(offset: u64, bytes: &[u8]) -> Option<Record> {
     let (has_body, body) = rest.split_first()?;
     Some(Record {
         key: Text::from(str::from_utf8(key).ok()?),
-        position: Position {
-            partition: 0,
-            offset,
-        },
+        position: Position::at(offset),
         time: u64::from_be_bytes(*time),
         body: (*has_body == 1).then(|| Bytes::copy_from_slice(body)),
     })
@@ -552,7 +532,7 @@ mod tests {
     #[test]
     fn a_batch_of_large_records_is_short() {
         let directory = tempfile::tempdir().unwrap();
-        let database = open_file(&directory.path().join("test.redb")).unwrap();
+        let database = open_database(&directory.path().join("test.redb"), CACHE_BYTES).unwrap();
         let next = prepare(&database).unwrap();
         let large = vec![b'x'; BATCH_BYTES * 2 / 3];
         let appends = ["a", "b", "c"].map(|key| of_body(key, &large));
@@ -567,7 +547,7 @@ mod tests {
     #[test]
     fn a_record_that_is_not_understood_hides_no_later_one() {
         let directory = tempfile::tempdir().unwrap();
-        let database = open_file(&directory.path().join("test.redb")).unwrap();
+        let database = open_database(&directory.path().join("test.redb"), CACHE_BYTES).unwrap();
         let next = prepare(&database).unwrap();
         let keys: Vec<String> = (0..=BATCH).map(|number| number.to_string()).collect();
         let appends: Vec<Append> = keys.iter().map(|key| of_body(key, b"x")).collect();
@@ -592,7 +572,7 @@ mod tests {
     #[test]
     fn an_offset_is_used_once_although_a_commit_seemed_to_fail() {
         let directory = tempfile::tempdir().unwrap();
-        let database = open_file(&directory.path().join("test.redb")).unwrap();
+        let database = open_database(&directory.path().join("test.redb"), CACHE_BYTES).unwrap();
         let next = prepare(&database).unwrap();
         let appends = |key: &str| {
             let (answer, _) = oneshot::channel();

@@ -408,24 +408,26 @@ mod tests {
         }
     }
 
+    const HOURS: Kind = Kind::Events {
+        life: Duration::from_secs(3_600),
+        max_life: Duration::from_secs(7_200),
+    };
+
+    fn record(key: &str, number: u64, body: Option<&'static [u8]>) -> Record {
+        Record {
+            key: Text::from(key),
+            position: Position::at(number),
+            time: number,
+            body: body.map(Bytes::from_static),
+        }
+    }
+
     #[test]
     fn removed_keys_leave_room_for_entries() {
         let (mut entries, limit, mut released) = (Entries::default(), 100_000, 0);
-        let kind = Kind::Events {
-            life: Duration::from_secs(3_600),
-            max_life: Duration::from_secs(7_200),
-        };
-        let record = |number: u64| Record {
-            key: Text::from(format!("key-{number}")),
-            position: Position {
-                partition: 0,
-                offset: number,
-            },
-            time: number,
-            body: Some(Bytes::from_static(b"{}")),
-        };
+        let record = |number: u64| record(&format!("key-{number}"), number, Some(b"{}"));
         for number in 0..10_000 {
-            entries.apply(&Last { has_ended: true }, kind, &record(number));
+            entries.apply(&Last { has_ended: true }, HOURS, &record(number));
             let removed = entries.make_room(&Last { has_ended: true }, limit);
             released += removed.keys;
             assert!(entries.bytes() <= limit);
@@ -435,7 +437,7 @@ mod tests {
         assert!(entries.len() > 200, "{} entries", entries.len());
         // A key that was removed a moment ago stays removed.
         let last_removed = 10_000 - entries.len() as u64 - 1;
-        let late = entries.apply(&Last { has_ended: true }, kind, &record(last_removed));
+        let late = entries.apply(&Last { has_ended: true }, HOURS, &record(last_removed));
         assert_eq!(late, Applied::Unchanged);
         entries.expire(10_000_000);
         assert_eq!((entries.len(), entries.bytes()), (0, 0));
@@ -444,22 +446,10 @@ mod tests {
 
     #[test]
     fn an_entry_lasts_until_it_ends() {
-        let kind = Kind::Events {
-            life: Duration::from_secs(3_600),
-            max_life: Duration::from_secs(7_200),
-        };
-        let record = |offset: u64| Record {
-            key: Text::from_static("a"),
-            position: Position {
-                partition: 0,
-                offset,
-            },
-            time: 0,
-            body: Some(Bytes::from_static(b"{}")),
-        };
         let mut entries = Entries::default();
         for (offset, has_ended) in [(0, false), (1, true), (2, false)] {
-            entries.apply(&Last { has_ended }, kind, &record(offset));
+            let record = record("a", offset, Some(b"{}"));
+            entries.apply(&Last { has_ended }, HOURS, &record);
             let lasting = if has_ended { 0 } else { entries.bytes() };
             assert_eq!(entries.lasting_bytes(), lasting);
         }
@@ -499,22 +489,10 @@ mod tests {
     #[test]
     fn a_key_that_may_be_forgotten_displaces_no_other() {
         let fold = Kept { is_passing: false };
-        let kind = Kind::Events {
-            life: Duration::from_secs(3_600),
-            max_life: Duration::from_secs(7_200),
-        };
         let (mut entries, limit) = (Entries::default(), 100_000);
         let mut add = |number: u64, body: &'static [u8]| {
-            let record = Record {
-                key: Text::from(format!("key-{number}")),
-                position: Position {
-                    partition: 0,
-                    offset: number,
-                },
-                time: number,
-                body: Some(Bytes::from_static(body)),
-            };
-            entries.apply(&fold, kind, &record);
+            let record = record(&format!("key-{number}"), number, Some(body));
+            entries.apply(&fold, HOURS, &record);
             entries.make_room(&fold, limit).keys
         };
         add(0, b"{}");
@@ -527,23 +505,11 @@ mod tests {
     #[test]
     fn passing_entries_displace_one_another_and_no_others() {
         let fold = Kept { is_passing: true };
-        let kind = Kind::Events {
-            life: Duration::from_secs(3_600),
-            max_life: Duration::from_secs(7_200),
-        };
         let (mut entries, limit) = (Entries::default(), 100_000);
         for number in 0..10_000 {
             let body: &'static [u8] = if number == 0 { b"{}" } else { b"" };
-            let record = Record {
-                key: Text::from(format!("key-{number}")),
-                position: Position {
-                    partition: 0,
-                    offset: number,
-                },
-                time: number,
-                body: Some(Bytes::from_static(body)),
-            };
-            entries.apply(&fold, kind, &record);
+            let record = record(&format!("key-{number}"), number, Some(body));
+            entries.apply(&fold, HOURS, &record);
             entries.make_room(&fold, limit);
         }
         assert!(entries.bytes() <= limit);
@@ -561,16 +527,7 @@ mod tests {
         let mut add = |key: &str, time: u64, life: Duration| {
             let max_life = life;
             let kind = Kind::Events { life, max_life };
-            let record = Record {
-                key: Text::from(key),
-                position: Position {
-                    partition: 0,
-                    offset: time,
-                },
-                time,
-                body: Some(Bytes::from_static(b"{}")),
-            };
-            entries.apply(&fold, kind, &record);
+            entries.apply(&fold, kind, &record(key, time, Some(b"{}")));
             entries.expire(time);
             entries.ended.len()
         };
@@ -598,16 +555,8 @@ mod tests {
             .into_iter()
             .flat_map(|kind| (0..5_000).map(move |n| (kind, n)))
         {
-            for body in [Some(Bytes::from_static(b"{}")), None] {
-                let record = Record {
-                    key: Text::from(format!("key-{number}")),
-                    position: Position {
-                        partition: 0,
-                        offset: number,
-                    },
-                    time: number,
-                    body,
-                };
+            for body in [Some(&b"{}"[..]), None] {
+                let record = record(&format!("key-{number}"), number, body);
                 entries.apply(&Last { has_ended: false }, kind, &record);
             }
             entries.expire(number);
@@ -654,7 +603,7 @@ mod tests {
             for ((passed, back, begins), offset) in records.into_iter().zip(0..) {
                 now += passed;
                 keys += u32::from(begins);
-                let position = Position { partition: 0, offset };
+                let position = Position::at(offset);
                 let body = begins.then(|| Bytes::from_static(b"{}"));
                 let key = if begins { keys } else { keys.saturating_sub(back) };
                 let key = Text::from(key.to_string());

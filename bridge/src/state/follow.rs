@@ -137,10 +137,7 @@ mod tests {
     fn record(offset: u64) -> Record {
         Record {
             key: "k".into(),
-            position: Position {
-                partition: 0,
-                offset,
-            },
+            position: Position::at(offset),
             time: 0,
             body: None,
         }

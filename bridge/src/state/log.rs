@@ -1,15 +1,13 @@
-//! The common parts of all logs: records, positions, and the contract of a log.
+//! The common parts of all logs: records, cursors, readers and errors.
 
-use std::fmt;
-use std::future::Future;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use a2abus_transports::{Disposition, TransportError, TransportErrorKind};
+pub use a2abus_transports::{LogPosition as Position, LogPositionError as PositionError};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -31,54 +29,6 @@ pub(crate) const UNATTENDED: Duration = Duration::from_secs(17 * 60);
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 /// How many batches a reader prefetches.
 const READY_BATCHES: usize = 4;
-
-/// An ordered sequence of records. Cheap to clone; all clones share it.
-///
-/// Every reader sees the records of one key in the same order, the order of the log. Records of different keys are
-/// ordered only if the log has one partition.
-pub trait Log: Clone + fmt::Debug + Send + Sync + 'static {
-    /// Its name and kind.
-    fn spec(&self) -> &LogSpec;
-
-    /// Appends a record, and returns its position once the log stores it. A body of `None` deletes the key in a log of
-    /// the kind [`Kind::Latest`]; an empty body is the same.
-    ///
-    /// # Errors
-    /// When the record was not stored. If [`StateError::is_uncertain`], it may be stored nevertheless. Dropping the
-    /// future does not undo the append.
-    fn append(
-        &self,
-        key: &str,
-        body: Option<Bytes>,
-    ) -> impl Future<Output = Result<Position, StateError>> + Send;
-
-    /// Appends a record if `last` is the position of the latest record of its key (`None`: there is none). Only
-    /// JetStream can check that; other logs always append, and their readers see any record in between.
-    ///
-    /// # Errors
-    /// [`StateError::Overtaken`] if it is not; otherwise like [`Log::append`].
-    fn append_next(
-        &self,
-        key: &str,
-        body: Option<Bytes>,
-        _last: Option<Position>,
-    ) -> impl Future<Output = Result<Position, StateError>> + Send {
-        self.append(key, body)
-    }
-
-    /// Reads the records from a cursor on, then each new one as it is appended. Skips records that the log no longer
-    /// has. The reader retries forever; it ends when it is dropped or the log is closed.
-    ///
-    /// # Errors
-    /// When reading cannot start.
-    fn read(&self, from: Cursor) -> impl Future<Output = Result<Reader, StateError>> + Send;
-
-    /// The current bounds of the log.
-    ///
-    /// # Errors
-    /// When the log is unavailable.
-    fn bounds(&self) -> impl Future<Output = Result<Bounds, StateError>> + Send;
-}
 
 /// The name of a log, and which records it keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,22 +53,6 @@ pub enum Kind {
     /// not contain records that can be refused.
     Latest,
 }
-
-/// The position of a record in its log. As text: `PARTITION-OFFSET`, which is a valid event id.
-///
-/// All positions of a key are in one partition, in order. Positions of different partitions are not ordered in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position {
-    /// The partition; 0 if the log has only one.
-    pub partition: u32,
-    /// The offset in the partition. There may be gaps.
-    pub offset: u64,
-}
-
-/// A text is not a position.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected a position like \"0-1042\", got {0:?}")]
-pub struct PositionError(String);
 
 /// The progress of a reader: the next offset of each partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -374,31 +308,6 @@ impl StateError {
     }
 }
 
-// === impl Position ===
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.partition, self.offset)
-    }
-}
-
-impl FromStr for Position {
-    type Err = PositionError;
-
-    fn from_str(text: &str) -> Result<Self, PositionError> {
-        let parsed = text.split_once('-').and_then(|(partition, offset)| {
-            Some(Self {
-                partition: partition.parse().ok()?,
-                offset: offset.parse().ok()?,
-            })
-        });
-        // Each position has only one text form, so `+1` and `007` are invalid.
-        parsed
-            .filter(|position| position.to_string() == text)
-            .ok_or_else(|| PositionError(text.chars().take(64).collect()))
-    }
-}
-
 // === impl Cursor ===
 
 impl Cursor {
@@ -549,29 +458,6 @@ mod tests {
                 error: Arc::new(error),
             };
             assert_eq!(disk.is_outage(), is_outage, "{disk}");
-        }
-    }
-
-    #[test]
-    fn positions_are_event_ids_and_come_back() {
-        let position = Position {
-            partition: 3,
-            offset: 1042,
-        };
-        assert_eq!(position.to_string(), "3-1042");
-        assert_eq!("3-1042".parse(), Ok(position));
-        for text in [
-            "",
-            "3",
-            "-",
-            "3-",
-            "-1",
-            "+3-1",
-            "03-1",
-            "3-1-1",
-            "3-99999999999999999999",
-        ] {
-            assert!(text.parse::<Position>().is_err(), "{text}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! A log in the memory of one process: nothing survives it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -10,10 +10,11 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 
 use super::log::{
-    BATCH_BYTES, Batch, Bounds, Cursor, Kind, Log, LogSpec, Position, Reader, Record, StateError,
+    BATCH_BYTES, Batch, Bounds, Cursor, Kind, LogSpec, Position, Reader, Record, StateError,
     check_key,
 };
 use crate::clock;
+use crate::lock::lock;
 
 /// Maximum number of records of one partition in a batch.
 const BATCH: usize = 512;
@@ -41,21 +42,13 @@ struct Stored {
 
 #[derive(Debug, Default)]
 struct Partition {
-    /// Sorted by offset. In a log of the kind `Latest`, replaced records are `None`.
-    slots: VecDeque<Slot>,
+    /// By offset.
+    records: BTreeMap<u64, Record>,
     next: u64,
-    /// The offset of the last record of each key.
+    /// The offset of the last record of each key, in a log of the kind `Latest`.
     latest: HashMap<Text, u64>,
-    /// Slots without a record.
-    holes: usize,
-    /// The deletions that are kept for a while: their times and keys.
-    deletions: VecDeque<(u64, Text)>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    offset: u64,
-    record: Option<Record>,
+    /// The deletions that are kept for a while: their times and offsets.
+    deletions: VecDeque<(u64, u64)>,
 }
 
 // === impl MemoryLog ===
@@ -83,8 +76,7 @@ impl MemoryLog {
     }
 
     fn stored(&self) -> MutexGuard<'_, Stored> {
-        let stored = self.0.stored.lock();
-        stored.unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.stored)
     }
 
     /// Refuses a record that is larger than a log of events: the next one would displace it.
@@ -102,9 +94,11 @@ impl MemoryLog {
     pub(crate) fn lose(&self, records: usize) {
         let mut stored = self.stored();
         for partition in &mut stored.partitions {
-            let left = partition.slots.len().saturating_sub(records);
-            partition.slots.truncate(left);
-            partition.next = partition.slots.back().map_or(0, |slot| slot.offset + 1);
+            for _ in 0..records {
+                partition.records.pop_last();
+            }
+            let last = partition.records.last_key_value();
+            partition.next = last.map_or(0, |(offset, _)| offset + 1);
         }
     }
 
@@ -130,14 +124,16 @@ impl MemoryLog {
             }
         }
     }
-}
 
-impl Log for MemoryLog {
-    fn spec(&self) -> &LogSpec {
+    pub(crate) fn spec(&self) -> &LogSpec {
         &self.0.spec
     }
 
-    async fn append(&self, key: &str, body: Option<Bytes>) -> Result<Position, StateError> {
+    pub(crate) async fn append(
+        &self,
+        key: &str,
+        body: Option<Bytes>,
+    ) -> Result<Position, StateError> {
         check_key(key)?;
         self.check_size(body.as_ref())?;
         let position = {
@@ -153,16 +149,16 @@ impl Log for MemoryLog {
         Ok(position)
     }
 
-    async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
+    pub(crate) async fn read(&self, from: Cursor) -> Result<Reader, StateError> {
         let log = self.clone();
         Ok(Reader::spawn(|batches| log.fill(from, batches)))
     }
 
-    async fn bounds(&self) -> Result<Bounds, StateError> {
+    pub(crate) async fn bounds(&self) -> Result<Bounds, StateError> {
         let (mut start, mut end) = (Cursor::start(), Cursor::start());
         for (number, partition) in (0_u32..).zip(&self.stored().partitions) {
-            let first = partition.slots.front().map(|slot| slot.offset);
-            start.advance(number, first.unwrap_or(partition.next));
+            let first = partition.records.first_key_value();
+            start.advance(number, first.map_or(partition.next, |(offset, _)| *offset));
             end.advance(number, partition.next);
         }
         Ok(Bounds { start, end })
@@ -175,9 +171,10 @@ impl Stored {
     fn append(&mut self, spec: &LogSpec, key: &str, body: Option<Bytes>, time: u64) -> Position {
         let number = partition_of(key, self.partitions.len());
         let partition = &mut self.partitions[number];
+        let offset = partition.next;
         let position = Position {
             partition: u32::try_from(number).unwrap_or(u32::MAX),
-            offset: partition.next,
+            offset,
         };
         let record = Record {
             key: Text::from(key),
@@ -190,10 +187,7 @@ impl Stored {
         if spec.kind == Kind::Latest {
             self.bytes -= partition.displace(&record);
         }
-        partition.slots.push_back(Slot {
-            offset: position.offset,
-            record: Some(record),
-        });
+        partition.records.insert(offset, record);
         position
     }
 
@@ -230,14 +224,16 @@ impl Stored {
         let mut batch = Vec::new();
         for (number, partition) in (0_u32..).zip(&self.partitions) {
             let (enough, mut bytes) = (batch.len() + BATCH, 0);
-            let first = partition.find(cursor.next(number));
-            for slot in partition.slots.range(first..) {
-                if batch.len() == enough || bytes >= BATCH_BYTES {
+            let mut records = partition.records.range(cursor.next(number)..);
+            while batch.len() < enough && bytes < BATCH_BYTES {
+                let Some((offset, record)) = records.next() else {
+                    // Also past records that were removed at the end.
+                    cursor.advance(number, partition.next);
                     break;
-                }
-                cursor.advance(number, slot.offset + 1);
-                bytes += slot.record.as_ref().map_or(0, Record::size_bytes);
-                batch.extend(slot.record.clone());
+                };
+                cursor.advance(number, offset + 1);
+                bytes += record.size_bytes();
+                batch.push(record.clone());
             }
         }
         batch
@@ -247,64 +243,36 @@ impl Stored {
 // === impl Partition ===
 
 impl Partition {
-    /// The index of the first slot at or after an offset.
-    fn find(&self, offset: u64) -> usize {
-        self.slots.partition_point(|slot| slot.offset < offset)
-    }
-
     /// Removes the previous record of the same key; returns its size.
     fn displace(&mut self, record: &Record) -> usize {
-        if record.body.is_none() {
-            self.deletions.push_back((record.time, record.key.clone()));
-        }
         let offset = record.position.offset;
-        match self.latest.insert(record.key.clone(), offset) {
-            Some(before) => self.empty(before),
-            None => 0,
+        if record.body.is_none() {
+            self.deletions.push_back((record.time, offset));
         }
-    }
-
-    /// Removes the record at an offset; returns its size.
-    fn empty(&mut self, offset: u64) -> usize {
-        let index = self.find(offset);
-        let slot = self.slots.get_mut(index);
-        let record = slot.and_then(|slot| slot.record.take());
-        self.holes += 1;
-        if self.holes > self.slots.len() / 2 {
-            self.slots.retain(|slot| slot.record.is_some());
-            self.holes = 0;
-        }
-        record.map_or(0, |record| record.size_bytes())
+        let before = self.latest.insert(record.key.clone(), offset);
+        let before = before.and_then(|before| self.records.remove(&before));
+        before.map_or(0, |before| before.size_bytes())
     }
 
     fn forget_events(&mut self, oldest: u64, limit: usize, bytes: &mut usize) {
-        while let Some(record) = self.slots.front().and_then(|slot| slot.record.as_ref()) {
-            if record.time >= oldest && *bytes <= limit {
-                return;
-            }
-            *bytes -= record.size_bytes();
-            self.slots.pop_front();
+        while let Some(first) = self.records.first_entry()
+            && (first.get().time < oldest || *bytes > limit)
+        {
+            *bytes -= first.remove().size_bytes();
         }
     }
 
     /// Removes expired deletions; returns their size.
     fn forget_deletions(&mut self, oldest: u64) -> usize {
         let mut bytes = 0;
-        while let Some((time, _)) = self.deletions.front()
-            && *time < oldest
+        while let Some(&(time, offset)) = self.deletions.front()
+            && time < oldest
         {
-            let key = self.deletions.pop_front().map(|(_, key)| key);
-            let Some((key, offset)) =
-                key.and_then(|key| self.latest.get(&key).copied().map(|offset| (key, offset)))
-            else {
-                continue;
-            };
-            let index = self.find(offset);
-            let record = self.slots.get(index).and_then(|slot| slot.record.as_ref());
-            // The key may have been written again since.
-            if record.is_some_and(|record| record.body.is_none() && record.time < oldest) {
-                self.latest.remove(&key);
-                bytes += self.empty(offset);
+            self.deletions.pop_front();
+            // If the key was written again, the record is gone.
+            if let Some(record) = self.records.remove(&offset) {
+                self.latest.remove(&record.key);
+                bytes += record.size_bytes();
             }
         }
         bytes

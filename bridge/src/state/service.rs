@@ -5,7 +5,7 @@ mod on_bus;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -20,9 +20,10 @@ use super::embedded::EmbeddedLog;
 use super::fold::Fold;
 use super::log::{LogSpec, StateError};
 use super::memory::MemoryLog;
-use super::view::{Progress, View, ViewOptions, ViewTask};
+use super::view::{Progress, View, ViewTask};
 use crate::bus::Buses;
 use crate::config::{Config, StateLog};
+use crate::lock::lock;
 use crate::metrics::{Metrics, StateMetrics};
 use crate::readiness::Readiness;
 
@@ -89,7 +90,7 @@ impl Logs {
     /// # Errors
     /// [`StateError::Disk`] when the file cannot be used; [`StateError::Bus`] when the bus has no logs.
     pub async fn open(&self, spec: LogSpec) -> Result<AnyLog, StateError> {
-        if let Some(log) = self.open_logs().get(spec.name) {
+        if let Some(log) = lock(&self.open).get(spec.name) {
             return Ok(log.clone());
         }
         let name = spec.name;
@@ -105,7 +106,7 @@ impl Logs {
             #[cfg(any(feature = "kafka", feature = "nats"))]
             LogBackend::Bus(bus) => bus.open(spec)?.into(),
         };
-        let mut open = self.open_logs();
+        let mut open = lock(&self.open);
         Ok(open.entry(name).or_insert(opened).clone())
     }
 
@@ -117,10 +118,7 @@ impl Logs {
     pub async fn view<F: Fold>(&self, spec: LogSpec, fold: F) -> Result<View<F>, StateError> {
         let name = spec.name;
         let log = self.open(spec).await?;
-        let options = ViewOptions {
-            memory_bytes: self.memory_bytes,
-        };
-        let (view, task) = View::start(log, fold, options);
+        let (view, task) = View::start(log, fold, self.memory_bytes);
         let condition = Text::from(format!("state {name}"));
         self.readiness.starting(condition.clone());
         let watched = ViewStatus {
@@ -130,7 +128,7 @@ impl Logs {
             metrics: self.metrics.state(name),
             counted: Mutex::default(),
         };
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = lock(&self.tasks);
         tasks.spawn(watched.run(task));
         Ok(view)
     }
@@ -138,7 +136,7 @@ impl Logs {
     /// Ends the views. Call it before the buses close, because a log that ends while it is read counts as an error.
     pub(crate) async fn close(&self) {
         let mut tasks = {
-            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tasks = lock(&self.tasks);
             std::mem::take(&mut *tasks)
         };
         tasks.shutdown().await;
@@ -148,10 +146,6 @@ impl Logs {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         !matches!(self.backend, LogBackend::Memory | LogBackend::Files(_))
-    }
-
-    fn open_logs(&self) -> MutexGuard<'_, HashMap<&'static str, AnyLog>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -202,13 +196,12 @@ impl ViewStatus {
                 // Before the bridge is ready, so that the metrics of a ready bridge show what it has read.
                 self.count();
             }
-            self.readiness.set(self.condition.clone(), met);
             match &unwritten {
-                Some(cause) => {
+                Some(cause) if is_met => {
                     let cause = format!("records are not stored: {cause}");
                     self.readiness.degraded(self.condition.clone(), cause);
                 }
-                None => self.readiness.restored(&self.condition),
+                _ => self.readiness.set(self.condition.clone(), met),
             }
             let changed = if is_met {
                 let is_lost = |now: &Progress| {
@@ -235,7 +228,7 @@ impl ViewStatus {
 
     /// Shows the progress in the metrics.
     fn count(&self) {
-        let mut last = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.counted);
         let now = self.progress.borrow().clone();
         let metrics = &self.metrics;
         metrics

@@ -8,8 +8,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{
-    Applied, Fold, Groups, Kind, Lagged, Log as _, LogSpec, Logs, MemoryLog, Position, Record,
-    StateError, View, ViewOptions, ViewTask,
+    Applied, Fold, Groups, Kind, Lagged, LogSpec, Logs, MemoryLog, Position, Record, StateError,
+    View, ViewTask,
 };
 use crate::bus::Buses;
 use crate::config::Config;
@@ -28,9 +28,7 @@ const LATEST: LogSpec = LogSpec {
     name: "latest",
     kind: Kind::Latest,
 };
-const ROOMY: ViewOptions = ViewOptions {
-    memory_bytes: 1 << 20,
-};
+const ROOMY_BYTES: usize = 1 << 20;
 
 /// A job: the first claim wins, parts are stored until the end, and later records change nothing.
 struct Jobs;
@@ -89,7 +87,7 @@ fn log() -> MemoryLog {
 }
 
 fn replica(log: &MemoryLog) -> (View<Jobs>, ViewTask) {
-    View::start(log.clone(), Jobs, ROOMY)
+    View::start(log.clone(), Jobs, ROOMY_BYTES)
 }
 
 /// Appends, and waits until the view has it.
@@ -240,10 +238,7 @@ async fn the_end_of_a_view_ends_everything_that_waits_for_it() {
     let (view, task) = replica(&log());
     view.caught_up().await.unwrap();
     let ((), mut following) = view.follow(None, 2, |_| ());
-    let never = Position {
-        partition: 0,
-        offset: 1_000,
-    };
+    let never = Position::at(1_000);
     let waiting = view.clone();
     let waiting = tokio::spawn(async move { waiting.applied(never, LONG).await });
     tokio::task::yield_now().await;
@@ -260,10 +255,7 @@ async fn the_end_of_a_view_ends_everything_that_waits_for_it() {
 #[tokio::test(start_paused = true)]
 async fn a_position_that_does_not_come_is_waited_for_until_the_deadline() {
     let (view, _task) = replica(&log());
-    let never = Position {
-        partition: 0,
-        offset: 7,
-    };
+    let never = Position::at(7);
     let error = view.applied(never, LONG).await.unwrap_err();
     assert!(error.is_uncertain());
     assert_eq!(
@@ -292,10 +284,8 @@ async fn entries_are_found_by_their_group() {
 
 #[tokio::test]
 async fn the_first_that_ended_are_forgotten_first_and_stay_forgotten() {
-    let options = ViewOptions {
-        memory_bytes: 20_000,
-    };
-    let (view, _task) = View::start(log(), Jobs, options);
+    let memory_bytes = 20_000;
+    let (view, _task) = View::start(log(), Jobs, memory_bytes);
     let large = format!("part {}", "x".repeat(3_000));
     commit(&view, "running", &large).await;
     for number in 0..10 {
@@ -309,7 +299,7 @@ async fn the_first_that_ended_are_forgotten_first_and_stay_forgotten() {
         "{stored:?}"
     );
     assert!(!stored.contains(&"job 0".to_owned()), "{stored:?}");
-    assert!(view.read(super::Entries::bytes) <= options.memory_bytes);
+    assert!(view.read(super::Entries::bytes) <= memory_bytes);
     let forgotten = view.progress().borrow().forgotten;
     assert_eq!(stored.len() as u64 + forgotten, 11);
     commit(&view, "job 0", "claim a ghost").await;
@@ -318,10 +308,7 @@ async fn the_first_that_ended_are_forgotten_first_and_stay_forgotten() {
 
 #[tokio::test]
 async fn a_new_key_is_refused_while_all_others_are_needed() {
-    let options = ViewOptions {
-        memory_bytes: 5_000,
-    };
-    let (view, _task) = View::start(log(), Jobs, options);
+    let (view, _task) = View::start(log(), Jobs, 5_000);
     let large = format!("part {}", "x".repeat(6_000));
     commit(&view, "job", &large).await;
     let refused = view.append("another", body("claim it")).await.unwrap_err();

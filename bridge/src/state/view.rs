@@ -5,6 +5,7 @@ mod removals;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +22,8 @@ use super::any::AnyLog;
 use super::entries::Entries;
 use super::fold::{Applied, Fold};
 use super::follow::{Followers, Following};
-use super::log::{Batch, Bounds, Cursor, Kind, Log, Position, STORED, StateError};
+use super::log::{Batch, Bounds, Cursor, Kind, Position, STORED, StateError};
 use crate::clock;
-
-/// The bounds of a view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ViewOptions {
-    /// The memory limit of all entries.
-    pub memory_bytes: usize,
-}
 
 /// The progress of a view.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,7 +69,8 @@ pub struct ViewTask {
 struct Shared<F: Fold> {
     fold: F,
     log: AnyLog,
-    options: ViewOptions,
+    /// The memory limit of all entries.
+    memory_bytes: usize,
     state: RwLock<State<F::Entry>>,
     progress: watch::Sender<Progress>,
     last_end: LastEnd,
@@ -158,9 +153,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5
 // === impl View ===
 
 impl<F: Fold> View<F> {
-    /// Starts a task that applies a log from its beginning.
+    /// Starts a task that applies a log from its beginning. All entries together take at most `memory_bytes`.
     #[must_use]
-    pub fn start(log: impl Into<AnyLog>, fold: F, options: ViewOptions) -> (Self, ViewTask) {
+    pub fn start(log: impl Into<AnyLog>, fold: F, memory_bytes: usize) -> (Self, ViewTask) {
         let log: AnyLog = log.into();
         let mut state = State::new();
         if !log.keeps_removals() {
@@ -169,7 +164,7 @@ impl<F: Fold> View<F> {
         let shared = Arc::new(Shared {
             fold,
             log,
-            options,
+            memory_bytes,
             state: RwLock::new(state),
             progress: watch::Sender::new(Progress::default()),
             last_end: LastEnd::default(),
@@ -276,7 +271,7 @@ impl<F: Fold> View<F> {
         Ok(position)
     }
 
-    /// Like [`View::commit`], if `last` is the position of the latest record of the key; see [`Log::append_next`].
+    /// Like [`View::commit`], if `last` is the position of the latest record of the key; see [`AnyLog::append_next`].
     ///
     /// # Errors
     /// [`StateError::Overtaken`] if it is not; otherwise like [`View::commit`].
@@ -346,7 +341,7 @@ impl<F: Fold> View<F> {
     /// The memory that all entries may take, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.shared.options.memory_bytes
+        self.shared.memory_bytes
     }
 
     /// Refuses a new key while the memory is full and no entry can be removed.
@@ -500,7 +495,7 @@ impl<F: Fold> Shared<F> {
     /// Refuses a new key if there is no room and no entry can be removed.
     fn check_room(&self, key: &str) -> Result<(), StateError> {
         let state = self.state();
-        let (bytes, limit) = (state.entries.bytes(), self.options.memory_bytes);
+        let (bytes, limit) = (state.entries.bytes(), self.memory_bytes);
         if bytes <= limit || state.entries.get(key).is_some() {
             return Ok(());
         }
@@ -544,7 +539,7 @@ impl<F: Fold> Shared<F> {
             }
         }
         if matches!(kind, Kind::Events { .. }) {
-            let limit = self.options.memory_bytes;
+            let limit = self.memory_bytes;
             let removed = state.entries.make_room(&self.fold, limit);
             state.progress.forgotten += removed.entries;
             state.released += removed.keys;
@@ -590,7 +585,14 @@ impl<F: Fold> Shared<F> {
             waited: ANSWER,
         }));
         let problem = bounds.as_ref().err();
-        let problem = problem.map(|error| format!("its log does not answer: {error}"));
+        let problem = problem.map(|error| {
+            let cause = match error {
+                StateError::Bus { error, .. } => error.source(),
+                _ => None,
+            };
+            let cause = cause.map(|cause| format!(": {cause}")).unwrap_or_default();
+            format!("its log does not answer: {error}{cause}")
+        });
         self.check(|state| &mut state.answers, problem);
         bounds
     }
@@ -880,15 +882,8 @@ impl<E> State<E> {
             return;
         };
         for (partition, next) in self.progress.applied.partitions() {
-            let first = Position {
-                partition,
-                offset: 0,
-            };
-            let next = Position {
-                partition,
-                offset: next,
-            };
-            while let Some((position, _)) = waiting.range(first..next).next() {
+            let at = |offset| Position { partition, offset };
+            while let Some((position, _)) = waiting.range(at(0)..at(next)).next() {
                 let position = *position;
                 for waiting in waiting.remove(&position).into_iter().flatten() {
                     // The waiting task may be gone.

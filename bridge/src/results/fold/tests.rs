@@ -31,10 +31,7 @@ fn records(events: &[Event]) -> (Option<Entry>, Vec<Applied>) {
     let applied = events.iter().enumerate().map(|(index, event)| {
         let record = Record {
             key: "k".into(),
-            position: Position {
-                partition: 0,
-                offset: index as u64,
-            },
+            position: Position::at(index as u64),
             time: 0,
             body: Some(body::write(event)),
         };

@@ -77,15 +77,9 @@ impl Removals {
 mod tests {
     use super::*;
 
-    fn at(offset: u64) -> Position {
-        Position {
-            partition: 0,
-            offset,
-        }
-    }
-
     #[test]
     fn old_removals_are_deleted_except_the_last_record() {
+        let at = Position::at;
         let mut removals = Removals::default();
         for offset in 1..=100 {
             removals.note(offset, at(offset));

@@ -10,10 +10,7 @@ use crate::state::{Lagged, LogSpec, MemoryLog, Record};
 #[test]
 fn a_log_is_opened_again_if_tasks_wait_for_its_records_and_none_is_read() {
     let mut state: State<()> = State::new();
-    let position = Position {
-        partition: 0,
-        offset: 7,
-    };
+    let position = Position::at(7);
     let mut wait = || {
         let (sender, receiver) = oneshot::channel();
         let waiting = state.waiting.as_mut().unwrap();
@@ -85,10 +82,7 @@ async fn a_state_is_rebuilt_if_it_may_have_missed_deletions() {
     };
     for (kind, is_rebuilt) in [(Kind::Latest, true), (events, false)] {
         let spec = LogSpec { name: "test", kind };
-        let options = ViewOptions {
-            memory_bytes: 1 << 20,
-        };
-        let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
+        let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, 1 << 20);
         view.caught_up().await.unwrap();
         tokio::time::sleep(3 * SWEEP).await;
         let ((), mut following) = view.follow(None, 1, |_| ());
@@ -115,10 +109,7 @@ fn a_host_that_was_suspended_may_have_missed_deletions() {
 async fn a_state_is_rebuilt_once_its_log_is_read_again() {
     let kind = Kind::Latest;
     let spec = LogSpec { name: "test", kind };
-    let options = ViewOptions {
-        memory_bytes: 1 << 20,
-    };
-    let (view, task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
+    let (view, task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, 1 << 20);
     view.caught_up().await.unwrap();
     drop(task);
     tokio::time::advance(DELETIONS + SWEEP).await;
@@ -142,10 +133,7 @@ async fn a_log_that_stores_no_records_is_reported_for_a_minute_or_until_it_store
         kind: Kind::Latest,
     };
     let log = MemoryLog::new(spec, 1 << 20);
-    let options = ViewOptions {
-        memory_bytes: 1 << 20,
-    };
-    let (view, _task) = View::start(log, Nothing, options);
+    let (view, _task) = View::start(log, Nothing, 1 << 20);
     view.caught_up().await.unwrap();
     let unwritten = || view.progress().borrow().unwritten.clone();
     let fails = async |deadline| {
@@ -182,10 +170,7 @@ async fn the_future_of_a_record_is_small() {
         name: "test",
         kind: Kind::Latest,
     };
-    let options = ViewOptions {
-        memory_bytes: 1 << 20,
-    };
-    let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, options);
+    let (view, _task) = View::start(MemoryLog::new(spec, 1 << 20), Nothing, 1 << 20);
     let bytes = size_of_val(&view.commit_again("a", None, STORED));
     assert!(bytes < 1_024, "{bytes} bytes");
 }
