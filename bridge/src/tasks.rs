@@ -21,7 +21,7 @@ pub(crate) mod write;
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -40,13 +40,14 @@ use self::fold::TaskFold;
 use self::model::{Message, State, Status};
 use self::room::Rooms;
 use crate::clock;
+use crate::lock::lock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::shares::{Share, Shares};
 use crate::state::body;
 use crate::state::{
-    ATTENDED, Entries, Fold as _, Following, LATEST, Lagged, Logs, Position, StateError, TASKS,
-    UNATTENDED, View,
+    ATTENDED, Cursor, Entries, Fold as _, Following, LATEST, Lagged, Logs, Position, StateError,
+    TASKS, UNATTENDED, View,
 };
 
 /// The tasks of all agents.
@@ -58,12 +59,14 @@ pub(crate) struct Tasks {
     calls: Arc<Shares<Text>>,
     /// The memory that the unfinished tasks of each client take.
     rooms: Rooms,
-    /// Whether other replicas share the log.
-    is_shared: bool,
+    /// The end of the log when this process opened it, if only this process uses it: nobody follows the tasks that were
+    /// recorded before.
+    opened_at: Option<Cursor>,
     /// When the last outage of the log was seen.
     outage: Mutex<Option<Instant>>,
     lost: LogLimit,
     large: LogLimit,
+    failed: LogLimit,
     metrics: Arc<Metrics>,
 }
 
@@ -136,24 +139,39 @@ impl Tasks {
         metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, StateError> {
         let view = logs.view(TASKS, TaskFold).await?;
-        Ok(Arc::new(Self::new(view, logs.is_shared(), log, metrics)))
+        let opened_at = match logs.is_shared() {
+            true => None,
+            false => Some(view.end().await?),
+        };
+        Ok(Arc::new(Self::new(view, opened_at, log, metrics)))
     }
 
-    fn new(view: View<TaskFold>, is_shared: bool, log: &LogLimits, metrics: &Arc<Metrics>) -> Self {
+    fn new(
+        view: View<TaskFold>,
+        opened_at: Option<Cursor>,
+        log: &LogLimits,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         Self {
             rooms: Rooms::new(view.memory_bytes()),
             view,
             drivers: TaskTracker::new(),
             calls: Shares::new(usize::MAX),
-            is_shared,
+            opened_at,
             outage: Mutex::default(),
             lost: log.limit(Level::ERROR, "more events of tasks were not stored"),
+            failed: log.limit(Level::WARN, "more tasks without an owner have failed"),
             large: log.limit(
                 Level::WARN,
                 "more tasks have failed because they were too large",
             ),
             metrics: Arc::clone(metrics),
         }
+    }
+
+    /// Whether other replicas share the log.
+    fn is_shared(&self) -> bool {
+        self.opened_at.is_none()
     }
 
     /// The current task, as this replica knows it.
@@ -375,7 +393,7 @@ impl Tasks {
     /// Records an outage if the log has taken long for something that began then.
     fn note_duration(&self, began: Instant) {
         if began.elapsed() > SLOW {
-            *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            *lock(&self.outage) = Some(Instant::now());
         }
     }
 
@@ -573,8 +591,10 @@ impl Tasks {
     }
 
     /// Fails tasks whose bridge has stopped, because the rest of their answer is unknown. `longest` is the longest time
-    /// that a call may take, so a task that has been active for longer has no owner.
+    /// that a call may take, so a task that has been active for longer has no owner. Nor has one of an earlier process, if
+    /// only this process uses the log.
     pub(crate) async fn end_orphans(self: Arc<Self>, longest: Duration) {
+        self.warn_of_left().await;
         let longest = longest + ORPHAN_MARGIN;
         let mut searches = interval((longest / 4).min(MAX_ORPHAN_INTERVAL));
         searches.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -583,7 +603,9 @@ impl Tasks {
             self.rooms.count_all(self.sizes());
             let oldest = clock::milliseconds(clock::now())
                 .saturating_sub(clock::whole_milliseconds(longest));
-            let is_orphan = |task: &Task| !task.status.state.is_at_rest() && task.changed < oldest;
+            let is_orphan = |task: &Task| {
+                self.is_left(task) || !task.status.state.is_at_rest() && task.changed < oldest
+            };
             let orphans: Vec<Text> = self.view.read(|tasks| {
                 let orphans = tasks.iter().filter(|(_, task)| is_orphan(task));
                 orphans.map(|(id, _)| Text::from(id)).collect()
@@ -592,6 +614,28 @@ impl Tasks {
                 let is_still = |_: &Text, task: &Task| is_orphan(task);
                 self.fail_all(orphans, ORPHANED, is_still).await;
             }
+        }
+    }
+
+    /// Whether an earlier process has left this task unfinished.
+    fn is_left(&self, task: &Task) -> bool {
+        let opened_at = self.opened_at.as_ref();
+        !task.status.state.is_at_rest()
+            && opened_at.is_some_and(|opened_at| opened_at.has_passed(task.position))
+    }
+
+    /// Waits until this process knows all tasks, and logs how many of them an earlier process has left unfinished.
+    async fn warn_of_left(&self) {
+        if self.view.caught_up().await.is_err() {
+            return;
+        }
+        let left = |(_, task): &(&str, &Task)| self.is_left(task);
+        let tasks = self.view.read(|tasks| tasks.iter().filter(left).count());
+        if tasks > 0 {
+            tracing::warn!(
+                tasks,
+                "an earlier process of this bridge has stopped without ending its tasks: they fail now"
+            );
         }
     }
 
@@ -642,7 +686,7 @@ impl Tasks {
     async fn knows_owners(&self) -> bool {
         let asked = Instant::now();
         let answered = self.latest().await;
-        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outage = lock(&self.outage);
         if answered.is_err() || asked.elapsed() > SLOW {
             *outage = Some(Instant::now());
         }
@@ -666,7 +710,9 @@ impl Tasks {
                 // The next search finds out whether the log answers, and what it has of the other tasks.
                 return;
             }
-            tracing::warn!(task = %id, "a task has failed: {why}");
+            if let Some(suppressed) = self.failed.allow() {
+                tracing::warn!(task = %id, suppressed, "a task has failed: {why}");
+            }
         }
     }
 

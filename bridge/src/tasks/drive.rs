@@ -344,7 +344,7 @@ impl Tasks {
     /// does not hold the task here.
     fn works_elsewhere(&self, task: &Task, call: &Text) -> bool {
         let mut others = task.unended_calls();
-        self.is_shared && others.any(|other| replica_of(other) != replica_of(call))
+        self.is_shared() && others.any(|other| replica_of(other) != replica_of(call))
     }
 
     /// Why a message of this task was not answered, for its clients.
@@ -406,7 +406,7 @@ impl Tasks {
     /// Records that a part contained nothing new, because another replica may wait for its events, or for the end of the
     /// answer.
     async fn record_taken(&self, id: &Text, from: &Origin) -> Result<(), StateError> {
-        let is_end = self.is_shared && from.ends_answer;
+        let is_end = self.is_shared() && from.ends_answer;
         if !is_end && !from.call.parse().is_ok_and(CallId::is_followed) {
             return Ok(());
         }

@@ -115,15 +115,6 @@ enum Event {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WebhookFold;
 
-/// Which replica calls a webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallOwner {
-    /// This replica, for longer than one call takes.
-    Ours,
-    /// Another replica.
-    Theirs,
-}
-
 /// How long a claim of a webhook is valid without renewal.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
 /// How old a claim may be when a call starts; an older one is renewed first.
@@ -251,33 +242,29 @@ impl Webhooks {
         self.record_again(key, &Event::Done { reached, last }).await
     }
 
-    /// Claims a webhook if no replica owns it, or renews this replica's claim if it is old.
+    /// Claims a webhook if no replica owns it, or renews this replica's claim if it is old. Returns whether this replica
+    /// calls it, for longer than one call takes.
     ///
     /// # Errors
     /// When the claim is not stored.
-    pub(crate) async fn claim(&self, key: &str) -> Result<CallOwner, StateError> {
+    pub(crate) async fn claim(&self, key: &str) -> Result<bool, StateError> {
         let now = clock::milliseconds(clock::now());
         let age =
             |stored: &StoredWebhook| Duration::from_millis(now.saturating_sub(stored.claimed));
         let Some(stored) = self.stored(key) else {
-            return Ok(CallOwner::Theirs);
+            return Ok(false);
         };
         let is_ours = stored.owner == self.replica;
         if is_ours && age(&stored) < RENEW {
-            return Ok(CallOwner::Ours);
+            return Ok(true);
         }
         if !is_ours && age(&stored) < LEASE {
-            return Ok(CallOwner::Theirs);
+            return Ok(false);
         }
         let owner = self.replica.clone();
         self.record_again(key, &Event::Claimed { owner }).await?;
         let stored = self.stored(key);
-        let is_ours = stored.is_some_and(|stored| stored.owner == self.replica);
-        Ok(if is_ours {
-            CallOwner::Ours
-        } else {
-            CallOwner::Theirs
-        })
+        Ok(stored.is_some_and(|stored| stored.owner == self.replica))
     }
 
     /// Releases the webhooks that this replica owns.
@@ -552,10 +539,7 @@ mod tests {
         let applied = events.iter().zip(0..).map(|((time, event), offset)| {
             let record = Record {
                 key: "t/c".into(),
-                position: Position {
-                    partition: 0,
-                    offset,
-                },
+                position: Position::at(offset),
                 time: *time,
                 body: Some(body::write(event)),
             };

@@ -5,12 +5,13 @@
 //! knows.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use a2abus_plugin::Text;
 use tokio::time::Instant;
 
+use crate::lock::lock;
 use crate::shares::{Share, Shares};
 
 /// The memory that the unfinished tasks of each client take.
@@ -107,9 +108,8 @@ impl Rooms {
         }
     }
 
-    // Ignores poisoning: each change leaves the table consistent.
     fn tasks(&self) -> MutexGuard<'_, CountedTasks> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tasks)
     }
 }
 

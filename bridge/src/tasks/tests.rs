@@ -5,7 +5,7 @@ use tokio::time::sleep_until;
 
 use super::*;
 use crate::calls::callid::{CallId, Replica};
-use crate::state::{MemoryLog, ViewOptions, ViewTask};
+use crate::state::{MemoryLog, ViewTask};
 
 pub(super) fn tasks() -> (Arc<Tasks>, ViewTask) {
     replica(&MemoryLog::new(TASKS, 1 << 20))
@@ -13,12 +13,14 @@ pub(super) fn tasks() -> (Arc<Tasks>, ViewTask) {
 
 /// One of several replicas that share this log.
 pub(super) fn replica(log: &MemoryLog) -> (Arc<Tasks>, ViewTask) {
-    let options = ViewOptions {
-        memory_bytes: 1 << 20,
-    };
-    let (view, task) = View::start(log.clone(), TaskFold, options);
+    process(log, None)
+}
+
+/// A process that opened this log at this end, if only it uses the log.
+fn process(log: &MemoryLog, opened_at: Option<Cursor>) -> (Arc<Tasks>, ViewTask) {
+    let (view, task) = View::start(log.clone(), TaskFold, 1 << 20);
     let metrics = Arc::new(Metrics::new().unwrap());
-    let tasks = Tasks::new(view, true, &LogLimits::default(), &metrics);
+    let tasks = Tasks::new(view, opened_at, &LogLimits::default(), &metrics);
     (Arc::new(tasks), task)
 }
 
@@ -77,6 +79,36 @@ async fn a_task_whose_call_this_replica_makes_is_not_overdue() {
     assert!(timeout(3 * OVERDUE_INTERVAL, ends).await.is_err());
     for (id, expected) in [("theirs", State::Failed), ("ours", State::Submitted)] {
         assert_eq!(tasks.get(id).unwrap().status.state, expected, "{id}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_an_earlier_process_fail_at_once_if_no_other_one_can_follow_them() {
+    let log = MemoryLog::new(TASKS, 1 << 20);
+    let (earlier, _earlier) = replica(&log);
+    for id in ["left", "asks", "continued"] {
+        begin(&earlier, id).await;
+    }
+    let asks = Event::Status(Status::now(State::InputRequired, None));
+    earlier.record_for_caller("asks", &asks).await.unwrap();
+    let end = earlier.view.end().await.unwrap();
+    for (opened_at, expected) in [(None, State::Submitted), (Some(end), State::Failed)] {
+        let (tasks, _view) = process(&log, opened_at);
+        begin(&tasks, "own").await;
+        let message = failure_message("more");
+        let continued = Event::Continued { message };
+        let continued = tasks.record_for_caller("continued", &continued);
+        continued.await.unwrap();
+        let ends = Arc::clone(&tasks).end_orphans(Duration::from_secs(600));
+        assert!(timeout(Duration::from_secs(1), ends).await.is_err());
+        for (id, expected) in [
+            ("left", expected),
+            ("asks", State::InputRequired),
+            ("continued", State::Working),
+            ("own", State::Submitted),
+        ] {
+            assert_eq!(tasks.get(id).unwrap().status.state, expected, "{id}");
+        }
     }
 }
 

@@ -98,10 +98,7 @@ fn fold(events: &[Event]) -> (Option<Task>, Vec<Applied>) {
         let offset = index as u64;
         let record = Record {
             key: "t".into(),
-            position: Position {
-                partition: 0,
-                offset,
-            },
+            position: Position::at(offset),
             time: 1_000 + offset,
             body: Some(body::write(event)),
         };
@@ -377,10 +374,7 @@ fn a_failure_that_another_replica_has_overtaken_changes_nothing() {
 fn unknown_events_are_counted_and_change_nothing() {
     let record = |body: &'static str| Record {
         key: "t".into(),
-        position: Position {
-            partition: 0,
-            offset: 0,
-        },
+        position: Position::at(0),
         time: 0,
         body: Some(Bytes::from_static(body.as_bytes())),
     };
