@@ -50,7 +50,7 @@ use std::time::Duration;
 use a2abus_executor::{Quotas, SystemClock};
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Ids, MapContext, Text};
-use a2abus_transports::{Consumer, Delivery, Origin, Subscription, TransportError};
+use a2abus_transports::{Consumer, Delivery, Origin, Subscription};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -159,6 +159,14 @@ const ENDED: Duration = Duration::from_secs(1);
 // === impl Upstream ===
 
 impl Upstream {
+    /// The log and the counters of the server.
+    fn log(&self) -> &ServerLog {
+        match self {
+            Self::Mcp(server) => &server.log,
+            Self::Plain(plain) => &plain.log,
+        }
+    }
+
     /// Creates the server that an agent's configuration names.
     ///
     /// # Errors
@@ -214,13 +222,6 @@ impl Upstream {
                 card_state: tokio::sync::Mutex::default(),
             }),
         })
-    }
-
-    fn log(&self) -> &ServerLog {
-        match self {
-            Self::Mcp(server) => &server.log,
-            Self::Plain(plain) => &plain.log,
-        }
     }
 
     /// Whether the server can be reached and, if it can, has described itself completely.
@@ -610,17 +611,10 @@ impl AttachedBinding {
     }
 
     async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
-        let of = held.undelivered();
         let dead_letters = &self.intake.dead_letters;
-        let dead_letter = dead_letters.dead_letter(&of, body, reason);
-        let replacement = |copy, error: &TransportError| dead_letters.replacement(copy, error);
-        // `until_settled` counts and logs a dead letter that cannot be stored.
-        drop(
-            self.reply_publisher
-                .publisher
-                .until_settled(dead_letter, replacement)
-                .await,
-        );
+        let dead_letter = dead_letters.dead_letter(&held.undelivered(), body, reason);
+        let publisher = &self.reply_publisher.publisher;
+        dead_letters.store(dead_letter, publisher).await;
     }
 
     /// Notes that a delivery of a request is in progress. Returns a token that a cancel of the request cancels.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc};
+use a2abus_plugin::protocol::jsonrpc::{Id, JsonRpc, splice};
 use a2abus_plugin::{Event, Hint, Limits, Mapped, Text, Unit, decode, extension};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -36,7 +36,7 @@ pub(super) enum Ask {
 }
 
 /// One request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) body: Bytes,
     pub(super) message: JsonRpc,
@@ -259,6 +259,28 @@ impl Request {
             Dialect::JafDoc | Dialect::A2a03 | Dialect::A2a10 => true,
             Dialect::Mcp | Dialect::Acp | Dialect::JsonRpc => false,
         }
+    }
+
+    /// The same tool call without `params.task`, the member that asks for a task; `None` if it has no such member.
+    pub(super) fn without_task(&self) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Params<'a> {
+            #[serde(default, borrow, deserialize_with = "present")]
+            task: Option<&'a RawValue>,
+        }
+        if self.method != "tools/call" {
+            return None;
+        }
+        let WithParams { params } = object::from_slice(&self.body).ok()?;
+        let Params { task } = object::from_slice(params?.get().as_bytes()).ok()?;
+        let body = splice(&self.body, object::range_of_member(&self.body, task?), "");
+        let mut message = json_rpc(&body)?;
+        message.dialect = self.message.dialect;
+        Some(Self {
+            body,
+            message,
+            ..self.clone()
+        })
     }
 
     /// Checks what MCP servers ignore in silence instead of refusing it: the types of `params`, of its `_meta`, and of

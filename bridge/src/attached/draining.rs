@@ -34,10 +34,9 @@ const MAX_RETURNS: u32 = 5;
 impl AttachedBinding {
     /// Finishes the requests in progress.
     pub(super) async fn drain<'a>(&'a self, consumer: &mut Consumer, work: Work<'a>) {
-        let is_nats = self.intake.binding == ProtocolBinding::Nats;
-        match is_nats && !self.intake.reads_jetstream {
-            true => self.drain_copies(consumer, work).await,
-            false => self.drain_stored(consumer, work).await,
+        match self.intake.is_redelivered() {
+            true => self.drain_stored(consumer, work).await,
+            false => self.drain_copies(consumer, work).await,
         }
     }
 

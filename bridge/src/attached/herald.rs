@@ -23,12 +23,10 @@ use crate::bus::BusId;
 use crate::bus::delivery::{Publisher, jittered};
 use crate::bus::outbound::Outgoing;
 use crate::config::{AgentCardConfig, MAX_CARD_BYTES};
-use crate::names::Mode;
 use crate::registry::card::{EXTENSION, ITEMS, about};
 use crate::registry::discovery::{AGENT, UPDATE_SOURCE, UPDATED};
 use crate::registry::{Agents, Registry};
 use crate::results::UpdateSource;
-use crate::route::NamedBy;
 
 /// Announces one agent.
 #[derive(Debug)]
@@ -151,20 +149,7 @@ impl Herald {
     async fn publish(&self, document: String) -> Result<(), TransportError> {
         let mut message = Message::plain(document);
         message.key = Some(self.agent.as_bytes().to_vec().into());
-        let copy = Outgoing {
-            bus: self.bus,
-            address: Address::topic(self.topic.clone()),
-            message,
-            named_by: NamedBy::Config,
-            mode: Mode::default(),
-            agent: None,
-            call: None,
-            is_awaited: false,
-            expires: None,
-            unit: None,
-            dead_letter: None,
-            may_have_arrived: false,
-        };
+        let copy = Outgoing::new(self.bus, Address::topic(self.topic.clone()), message);
         self.publisher.once(&copy, None).await
     }
 

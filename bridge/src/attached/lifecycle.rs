@@ -24,6 +24,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::config::{AgentCardConfig, ListVersions};
 use crate::lock::lock;
 use crate::registry::Registry;
+use crate::rpc_response::RpcResponse;
 
 /// The state of one server across all its runs.
 #[derive(Debug)]
@@ -482,18 +483,11 @@ fn version(pages: &[Box<RawValue>]) -> u64 {
 
 /// The result in an answer to `initialize`.
 pub(super) fn profile(answer: &Bytes) -> Result<Box<RawValue>, String> {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        result: Option<Box<RawValue>>,
-        #[serde(default)]
-        error: Option<Box<RawValue>>,
-    }
-    let answer: Answer = serde_json::from_slice(answer)
+    let answer: RpcResponse<'_> = serde_json::from_slice(answer)
         .map_err(|error| format!("its answer to initialize: {error}"))?;
-    answer.result.ok_or_else(|| {
-        let error = answer.error.as_deref().map_or("no result", RawValue::get);
-        match has_no_sessions(error) {
+    answer.result.map(ToOwned::to_owned).ok_or_else(|| {
+        let error = answer.error.map_or("no result", RawValue::get);
+        match has_no_sessions(&answer) {
             true => format!("{NO_SESSIONS} ({error})"),
             false => format!("its answer to initialize: {error}"),
         }
@@ -505,13 +499,8 @@ const NO_SESSIONS: &str = "it was reached, but it accepts no client of MCP 2025-
 
 /// Whether an error for `initialize` says that the server does not know this method or its revisions: MCP 2026-07-28 has
 /// no sessions.
-fn has_no_sessions(error: &str) -> bool {
-    #[derive(Deserialize)]
-    struct RpcError {
-        code: i64,
-    }
-    let error: Result<RpcError, _> = serde_json::from_str(error);
-    error.is_ok_and(|error| matches!(error.code, -32_022 | -32_601))
+fn has_no_sessions(answer: &RpcResponse<'_>) -> bool {
+    matches!(answer.code(), Some(-32_022 | -32_601))
 }
 
 #[cfg(test)]

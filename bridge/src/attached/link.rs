@@ -139,6 +139,8 @@ struct Call {
     /// The requester's own progress token.
     progress: Option<Text>,
     parts: Parts,
+    /// The ids of the last elicitations of mode `url` that its client got, as JSON.
+    elicitations: VecDeque<Text>,
     answer: oneshot::Sender<Result<Bytes, Failure>>,
     over: CancellationToken,
 }
@@ -203,6 +205,8 @@ const STOPPED: Duration = Duration::from_secs(60);
 const MIN_ABANDONED: usize = 64;
 /// How many answered calls are remembered, to tell a second answer from one that is late.
 const REMEMBERED: usize = 256;
+/// How many elicitations of one call are remembered, to pass on the messages that report their end.
+const ELICITATIONS: usize = 64;
 /// How long the messages of a program wait for room in the queue of one call.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -227,6 +231,8 @@ struct Params<'a> {
     progress: Option<&'a RawValue>,
     #[serde(rename = "requestId", default, borrow)]
     request: Option<&'a RawValue>,
+    #[serde(rename = "elicitationId", default, borrow)]
+    elicitation: Option<&'a RawValue>,
 }
 
 /// The member of `params._meta` that marks a request without a session: a server refuses it in a session. The other
@@ -288,7 +294,7 @@ impl Log {
         logged.clone_from(left_out);
         if left_out.count > 0 || !left_out.faults.0.is_empty() {
             let (agent, count, why) = (&self.agent, left_out.count, &left_out.faults);
-            tracing::warn!(%agent, count, %why, "unusable skills of an attached server are left out");
+            tracing::warn!(%agent, count, %why, "skills of an attached server are left out of its card; the tools of an MCP server stay in its list, and can be called");
         }
     }
 }
@@ -460,6 +466,7 @@ impl Link {
             id,
             progress,
             parts,
+            elicitations: VecDeque::new(),
             answer: answers,
             over: over.clone(),
         };
@@ -555,7 +562,7 @@ impl Link {
         match (message.method.as_deref().unwrap_or_default(), message.id) {
             ("ping", Some(id)) => self.answer(result(id.get(), "{}")),
             (method, Some(id)) => {
-                if let Err(Refused { code, why }) = self.question(line, id, of) {
+                if let Err(Refused { code, why }) = self.question((line, message), id, of) {
                     let why =
                         format!("{method} cannot be forwarded to the client of a call: {why}");
                     self.dropped(method, code, &why);
@@ -588,7 +595,19 @@ impl Link {
             }
             (method, None) => {
                 let open = self.open();
-                match open.owner(of, self.is_single) {
+                let owner = match (method, of) {
+                    ("notifications/elicitation/complete", None) => open.asked_for(message),
+                    // A call that has ended may have named the elicitation, for example in an error.
+                    ("notifications/elicitation/complete", Some(_)) => open
+                        .asked_for(message)
+                        .or_else(|_| open.owner(of, self.is_single)),
+                    ("notifications/message", _) | (_, Some(_)) => open.owner(of, self.is_single),
+                    // It may belong to the task of another client, for example.
+                    _ => Err(Refused::never(
+                        "it names no call: of such messages, only log messages and questions go to the only open call",
+                    )),
+                };
+                match owner {
                     Ok((_, call)) => drop(self.part(call, line.clone(), false)),
                     Err(Refused { code, why }) => self.dropped(method, code, why),
                 }
@@ -617,7 +636,12 @@ impl Link {
     }
 
     /// Forwards a question to the client of its call, with an unguessable id.
-    fn question(&self, line: &Bytes, id: &RawValue, of: Option<u64>) -> Result<(), Refused> {
+    fn question(
+        &self,
+        (line, message): (&Bytes, &Message<'_>),
+        id: &RawValue,
+        of: Option<u64>,
+    ) -> Result<(), Refused> {
         let mut open = self.open();
         if open.is_closed {
             return Err(Refused::now("the session of the call has ended"));
@@ -640,6 +664,9 @@ impl Link {
             id: id.get().into(),
         };
         open.questions.insert(shown, question);
+        if let Some(elicitation) = message.params().elicitation {
+            open.note_elicitation(number, elicitation);
+        }
         Ok(())
     }
 
@@ -897,6 +924,30 @@ impl Open {
         });
         // Their requests to the server end, too.
         failed.for_each(|(_, call)| call.over.cancel());
+    }
+
+    /// Remembers that the client of a call was asked for this elicitation.
+    fn note_elicitation(&mut self, call: u64, elicitation: &RawValue) {
+        if let Some(call) = self.calls.get_mut(&call) {
+            if call.elicitations.len() >= ELICITATIONS {
+                call.elicitations.pop_front();
+            }
+            call.elicitations.push_back(elicitation.get().into());
+        }
+    }
+
+    /// The call of a message that reports the end of an elicitation: the one whose client was asked for it.
+    fn asked_for(&self, message: &Message<'_>) -> Result<(u64, &Call), Refused> {
+        let elicitation = message.params().elicitation.map(RawValue::get);
+        let is_asked = |call: &Call| {
+            let mut asked = call.elicitations.iter().map(Text::as_str);
+            asked.any(|asked| Some(asked) == elicitation)
+        };
+        let found = self.calls.iter().find(|(_, call)| is_asked(call));
+        let found = found.map(|(number, call)| (*number, call));
+        found.ok_or(Refused::never(
+            "no client of an open call was asked for the elicitation",
+        ))
     }
 
     /// The call of a message that names none: the call whose HTTP response contains it, or else the only open call.

@@ -32,6 +32,7 @@ use crate::http::messages::Messages;
 use crate::lock::lock;
 use crate::registry::Registry;
 use crate::registry::card::Card;
+use crate::rpc_response::RpcResponse;
 use crate::tasks::model::TASK_NOT_FOUND;
 
 /// The server.
@@ -259,7 +260,7 @@ impl Plain {
                 continue;
             };
             let Some(now) = as_answer(&answer, &posted.request.id, is_1_0) else {
-                if error_code(&answer) == Some(TASK_NOT_FOUND) {
+                if RpcResponse::of(&answer).code() == Some(TASK_NOT_FOUND) {
                     let why = "the server of this agent no longer knows the task";
                     return Err(Failure::new(Reason::AnswerLost, why));
                 }
@@ -528,7 +529,7 @@ fn version_name(version: Dialect) -> &'static str {
 /// Whether an answer is the error of a server that does not know the method, or does not speak the version.
 fn is_other_version(answer: &Bytes) -> bool {
     matches!(
-        error_code(answer),
+        RpcResponse::of(answer).code(),
         Some(METHOD_NOT_FOUND | VERSION_NOT_SUPPORTED)
     )
 }
@@ -608,20 +609,6 @@ fn as_answer(answer: &Bytes, id: &Text, is_1_0: bool) -> Option<Bytes> {
         true => result(id, &format!(r#"{{"task":{task}}}"#)),
         false => result(id, task),
     })
-}
-
-/// The error code of an answer, if it is an error.
-fn error_code(answer: &Bytes) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Answer {
-        error: Error,
-    }
-    #[derive(Deserialize)]
-    struct Error {
-        code: i64,
-    }
-    let Answer { error } = serde_json::from_slice(answer).ok()?;
-    Some(error.code)
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::link::Part;
 use crate::bus::deadletter::Undeliverable;
 use crate::bus::delivery::Publisher;
-use crate::bus::headers::PassedHeaders;
-use crate::bus::outbound::{Provenance, RoutingError, confirmed};
+use crate::bus::headers::{PassedHeaders, spring};
+use crate::bus::outbound::RoutingError;
 use crate::calls::callid::ReplyId;
 use crate::calls::failure::{self, Failure, Recipient};
-use crate::calls::reply::spring;
 use crate::calls::reply_address::{AllowedReplyAddresses, Refused, named_by, named_in};
 use crate::clock;
 use crate::pipeline::intake::Intake;
@@ -253,30 +252,12 @@ impl ReplyPublisher {
         let outbound = self.publisher.outbound();
         let copies = match &requester.place {
             Some(place) => {
-                let correlation = requester.correlation.iter();
-                let own =
-                    correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
-                let headers = (own.collect(), requester.headers.as_slice());
                 // The reply address of a call is its own, and no stream stores it.
-                let address = match intake.reads_jetstream && !requester.is_call() {
-                    true => confirmed(place),
-                    false => place.clone(),
-                };
-                vec![outbound.to_address(intake.bus, &event, headers, address)?]
+                let may_be_stored = intake.reads_jetstream && !requester.is_call();
+                let headers = (requester.correlation.as_ref(), &*requester.headers);
+                vec![outbound.to_address(&event, (intake.bus, place), headers, may_be_stored)?]
             }
-            None => {
-                let rules = outbound.rules();
-                let event_id = event.id().clone().into();
-                let from = Provenance {
-                    rules: &rules,
-                    binding: &intake.name,
-                    reader: "",
-                    key: None,
-                    origin: Some((&event_id, 0)),
-                    headers: &requester.headers,
-                };
-                outbound.route(&mut event.clone(), from, None)?
-            }
+            None => outbound.route_own(&event, &intake.name, &requester.headers)?,
         };
         for copy in copies {
             let sent = self.publisher.until_confirmed(&copy).await;

@@ -250,7 +250,7 @@ impl AttachedBinding {
     ) -> Answer {
         let failed = |failure: Failure| Answer::failed(&failure, &request.recipient());
         let until = deadlines.next();
-        let mut tool_call = None;
+        let mut replaced = None;
         let is_repeatable = match &*self.upstream {
             Upstream::Plain(plain) => request.is_repeatable(plain.protocol, |_| false),
             Upstream::Mcp(server) => {
@@ -268,21 +268,23 @@ impl AttachedBinding {
                         Err(failure) => return failed(failure),
                     };
                     match tool_call::request(request, sent, &up.link.tools()) {
-                        Ok(call) => tool_call = Some(call),
+                        Ok(tool_call) => replaced = Some(tool_call),
                         // The server may have had the tool when the request was delivered before.
                         Err(failure) => {
                             return self.begun_or(failure, request, claim, deadlines).await;
                         }
                     }
+                } else {
+                    replaced = self.without_task(server, &up, request);
                 }
-                let request = tool_call.as_ref().unwrap_or(request);
+                let request = replaced.as_ref().unwrap_or(request);
                 if let Err(failure) = request.check_params() {
                     return failed(failure);
                 }
                 request.is_repeatable(AttachProtocol::Mcp, |tool| up.link.is_repeatable(tool))
             }
         };
-        let request = tool_call.as_ref().unwrap_or(request);
+        let request = replaced.as_ref().unwrap_or(request);
         match claim.filter(|_| !is_repeatable) {
             Some((key, claim)) => self.once(request, (key, claim), deadlines).await,
             None => match timeout_at(until, self.turns.acquire()).await {
@@ -292,13 +294,32 @@ impl AttachedBinding {
         }
     }
 
+    /// Whether other bridges may run the program of the server too.
+    fn is_one_of_several(&self, server: &Server) -> bool {
+        self.results.is_shared() && matches!(server.transport, ServerTransport::Program(_))
+    }
+
+    /// The request without `params.task`, if it has that member and clients are not offered tasks. Source: MCP
+    /// 2025-11-25, tasks: then `task` is ignored, and the request is processed normally.
+    fn without_task(
+        &self,
+        server: &Server,
+        up: &RunningServer,
+        request: &Request,
+    ) -> Option<Request> {
+        if !self.is_one_of_several(server) {
+            return None;
+        }
+        let without = request.without_task()?;
+        up.link.strange("a client asks an attached server to run a tool call as a task, but the bridge offers no tasks for it: the tool is called without a task");
+        Some(without)
+    }
+
     /// The server's answer to `initialize`, for clients. If other bridges may run the program too, it has no tasks: only
     /// the program that has made a task knows it, and requests about it reach any of them.
     fn profile_for_clients<'p>(&self, server: &Server, up: &'p RunningServer) -> Cow<'p, str> {
         let profile = up.profile.get();
-        let is_one_of_several =
-            self.results.is_shared() && matches!(server.transport, ServerTransport::Program(_));
-        match made_tasks::without_tasks(profile).filter(|_| is_one_of_several) {
+        match made_tasks::without_tasks(profile).filter(|_| self.is_one_of_several(server)) {
             Some(without) => {
                 if up.link.made_tasks.is_to_log() {
                     tracing::info!(agent = %server.log.agent, "the program of an attached agent offers tasks, which clients are not offered: bridges share the state, so several may run this program, and each of its processes knows only its own tasks; run it with `a2abus attach` in one process to offer them");
@@ -419,6 +440,7 @@ impl AttachedBinding {
                 match Box::pin(published).await {
                     Ok(()) => deadlines.extend(is_question),
                     Err(error) => {
+                        self.upstream.log().drops.inc();
                         if let Some(suppressed) = self.log.unanswered.allow() {
                             tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), kind = kind.as_str(), %error, suppressed, "a message that precedes an answer is not delivered");
                         }

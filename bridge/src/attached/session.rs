@@ -167,7 +167,7 @@ impl Session {
         let mut headers = HeaderMap::new();
         headers.extend(response.headers().get(&ID).map(|id| (ID, id.clone())));
         let answer = answer_to(&mut messages(response), "0").await;
-        let answer = answer.ok_or_else(|| format!("it answered initialize with HTTP {status}"))?;
+        let answer = answer.ok_or_else(|| unanswered(status))?;
         let profile = profile(&answer)?;
         let read: Result<Profile, _> = serde_json::from_str(profile.get());
         let revision = read.ok().and_then(|it| it.revision);
@@ -182,6 +182,18 @@ impl Session {
             )),
         }
     }
+}
+
+/// Why a session is not opened: the server refused `initialize` with this status. A server that has only the transport
+/// of 2024-11-05, which the bridge does not use, answers 404 or 405. Source: MCP 2025-11-25, "Transports", "Backwards compatibility".
+fn unanswered(status: StatusCode) -> String {
+    let cure = match status {
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+            ": `url` must lead to streamable HTTP; a server that has only HTTP+SSE (2024-11-05) cannot be attached"
+        }
+        _ => "",
+    };
+    format!("it answered initialize with HTTP {status}{cure}")
 }
 
 /// Calls `reread` when changes may have been missed, but at most once per [`MISSED_PAUSE`].
@@ -520,6 +532,15 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+
+    #[test]
+    fn a_server_without_streamable_http_is_named_as_a_cause() {
+        for (status, is_named) in [(404, true), (405, true), (400, false), (500, false)] {
+            let why = unanswered(StatusCode::from_u16(status).unwrap());
+            assert!(why.contains(&format!("HTTP {status}")), "{why}");
+            assert_eq!(why.contains("streamable HTTP"), is_named, "{why}");
+        }
+    }
 
     /// A proxy ends the stream every minute.
     #[tokio::test(start_paused = true)]

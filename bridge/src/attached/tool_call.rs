@@ -20,6 +20,7 @@ use super::link::Tools;
 use super::replies::Answer;
 use crate::calls::failure::{Failure, Reason};
 use crate::object;
+use crate::rpc_response::RpcResponse;
 use crate::tasks::model::{Content, Message, Part, State, Status, new_id};
 use crate::tasks::read::{self, Sender};
 use crate::tasks::write::WriteContext;
@@ -106,13 +107,8 @@ pub(super) fn request(
 
 /// The answer to a message, from the server's answer to the call of the tool. Errors stay as they are.
 pub(super) fn answer(request: &Request, context: &Text, answer: Bytes) -> Answer {
-    #[derive(Deserialize)]
-    struct Response<'a> {
-        #[serde(borrow)]
-        result: Option<&'a RawValue>,
-    }
-    let response: Option<Response<'_>> = serde_json::from_slice(&answer).ok();
-    match response.and_then(|response| response.result) {
+    let result = RpcResponse::of(&answer).result;
+    match result {
         Some(result) => {
             let of = request.message.dialect;
             Answer::from(jsonrpc::result(

@@ -521,14 +521,8 @@ fn camel(members: &mut Members, to: Dialect) {
     let snake = members.keys().filter(|name| name.contains('_'));
     let snake: Vec<String> = snake.cloned().collect();
     for name in snake {
-        let mut words = name.split('_');
-        let first = words.next().unwrap_or_default().to_owned();
-        let new = words.fold(first, |mut new, word| {
-            let mut letters = word.chars();
-            new.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
-            new + letters.as_str()
-        });
-        if !members.contains_key(&new) {
+        let new = crate::object::camel(&name);
+        if !members.contains_key(&*new) {
             rename(members, &name, &new);
         }
     }

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::lock::lock;
 use crate::results::containing;
+use crate::rpc_response::RpcResponse;
 
 /// The watched resources of one server, across all its runs.
 #[derive(Debug, Default)]
@@ -386,13 +387,8 @@ async fn next<T>(more: &Notify, pop: impl Fn() -> Option<T>) -> T {
 
 /// The error in an answer, as JSON.
 pub(super) fn refusal_in(answer: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        error: Option<Box<RawValue>>,
-    }
-    let answer: Answer = serde_json::from_slice(answer).ok()?;
-    answer.error.map(|error| error.get().to_owned())
+    let error = RpcResponse::of(answer).error?;
+    Some(error.get().to_owned())
 }
 
 /// `params.uri` of a message.

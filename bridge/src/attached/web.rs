@@ -10,7 +10,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::lifecycle::MAX_MESSAGE;
@@ -18,6 +17,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::config::TextOrSecret;
 use crate::http::messages::Messages;
 use crate::lock::lock;
+use crate::rpc_response::RpcResponse;
 
 /// The server at one URL.
 pub(super) struct Web {
@@ -270,16 +270,8 @@ pub(super) fn is_json(body: &[u8]) -> bool {
 
 /// The text of a JSON-RPC error that names no request.
 pub(super) fn error_text(message: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Message {
-        error: Error,
-    }
-    #[derive(Deserialize)]
-    struct Error {
-        message: String,
-    }
-    let message: Message = serde_json::from_slice(message).ok()?;
-    Some(message.error.message.chars().take(MAX_TEXT).collect())
+    let text = RpcResponse::of(message).message()?;
+    Some(text.chars().take(MAX_TEXT).collect())
 }
 
 #[cfg(test)]

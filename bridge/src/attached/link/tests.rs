@@ -176,10 +176,66 @@ fn a_question_whose_cancel_is_lost_stays_open() {
     assert!(link.open().questions.is_empty());
 }
 
+/// The task may be that of another client.
+#[test]
+fn of_messages_without_a_call_only_log_messages_belong_to_the_only_open_call() {
+    let (link, _lines) = link(true);
+    let (sender, mut parts) = mpsc::channel(4);
+    let mut call = call(true);
+    call.parts.sender = sender;
+    link.open().calls.insert(1, call);
+    let notify = |method: &str, of| {
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/{method}","params":{{"taskId":"t"}}}}"#
+        );
+        link.receive(&Bytes::from(line), of);
+    };
+    notify("tasks/status", None);
+    notify("vendor/news", None);
+    assert!(parts.try_recv().is_err());
+    assert_eq!(link.log.drops.get(), 2);
+    notify("message", None);
+    assert!(parts.try_recv().is_ok());
+    // It comes on the response to the call.
+    notify("tasks/status", Some(1));
+    assert!(parts.try_recv().is_ok());
+    assert_eq!(link.log.drops.get(), 2);
+}
+
+#[test]
+fn the_end_of_an_elicitation_is_reported_to_the_client_that_was_asked() {
+    let (link, _lines) = link(true);
+    let (sender, mut parts) = mpsc::channel(4);
+    let mut call = call(true);
+    call.parts.sender = sender;
+    link.open().calls.insert(1, call);
+    let question = Bytes::from_static(
+        br#"{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{"mode":"url","elicitationId":"e"}}"#,
+    );
+    link.receive(&question, None);
+    assert!(parts.try_recv().unwrap().is_question);
+    // On the response to a call, it is for the client of that call.
+    let cases = [
+        ("e", None, true),
+        ("of_another_call", None, false),
+        ("e", Some(1), true),
+        ("of_an_ended_call", Some(1), true),
+    ];
+    for (id, of, is_reported) in cases {
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":"{id}"}}}}"#
+        );
+        link.receive(&Bytes::from(line), of);
+        assert_eq!(parts.try_recv().is_ok(), is_reported, "{id}");
+    }
+    assert_eq!(link.log.drops.get(), 1);
+}
+
 fn call(is_reached: bool) -> Call {
     Call {
         id: "1".into(),
         progress: None,
+        elicitations: VecDeque::new(),
         parts: Parts {
             sender: mpsc::channel(1).0,
             is_stalled: Arc::default(),

@@ -21,6 +21,7 @@ use super::state::Mcp;
 use crate::calls::failure::Failure;
 use crate::config::{AgentCardConfig, AgentProtocol, SkillConfig};
 use crate::doors::rpc::common::Target;
+use crate::object::range_of_member;
 use crate::registry::Agents;
 use crate::registry::queries::AgentQuery;
 
@@ -244,10 +245,14 @@ impl McpRequest<'_> {
         let (Some((agent, own)), Some(raw)) = (naming.of_agent(&agents, &name), named) else {
             return Err(unknown(naming, &name));
         };
-        let span = range_of(bytes, raw.get());
+        let mut edits = vec![(range_of(bytes, raw.get()), json!(own).to_string())];
+        // This server offers no tasks. Source: MCP 2025-11-25, tasks: then `task` is ignored.
+        if let Some(task) = params.task.filter(|_| self.method == "tools/call") {
+            edits.push((range_of_member(bytes, task), String::new()));
+        }
         let limits = self.mcp.door.calls.rules().limits;
         let mut unit = self.unit.clone();
-        unit.replace(vec![(span, json!(own).to_string())], &limits)
+        unit.replace(edits, &limits)
             .map_err(|error| Failure::refused(&error))?;
         Ok((Some(agent.into()), unit))
     }

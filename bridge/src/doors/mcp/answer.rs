@@ -12,7 +12,6 @@ use futures_util::{Stream, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::continued::Continued;
@@ -27,13 +26,14 @@ use super::stream::{Recorded, ResumableStream};
 use crate::account::ANSWERED;
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::{Abilities, Client};
-use crate::calls::{CallError, Part};
+use crate::calls::{Answer, CallError, Part};
 use crate::doors::rpc::common::CallOptions;
 use crate::doors::rpc::head::{CALL_ID, header_of, status_of};
 use crate::doors::rpc::parts::AnswerParts;
 use crate::http::respond::refusal;
 use crate::http::sse::{self, Frame};
 use crate::results::Skill;
+use crate::rpc_response::RpcResponse;
 
 /// The methods whose results tell how long they may be cached. Source: MCP 2026-07-28, caching.
 const CACHEABLE_METHODS: [&str; 5] = [
@@ -111,6 +111,8 @@ impl McpRequest<'_> {
         {
             return refusal(status, &Failure::call(error), &self.recipient);
         }
+        let asks = |answer: &Answer| Arc::clone(answer.has_question());
+        let has_question = called.as_deref().map(asks).unwrap_or_default();
         let resumable = called.as_ref().ok().and_then(|answer| {
             let continues_elsewhere = answer.continues_elsewhere()?;
             Some(Recorded {
@@ -122,6 +124,7 @@ impl McpRequest<'_> {
                     // No other replica has the rest.
                     false => Arc::default(),
                 },
+                has_question: Arc::clone(&has_question),
             })
         });
         let is_askable = self.mode.is_stateless() && self.abilities() != Abilities::default();
@@ -147,7 +150,7 @@ impl McpRequest<'_> {
             })
             .take_until(until_cancelled);
         let results = self.is_in_lasting_session().then_some(&self.common.results);
-        let parts = Continued::new(parts, results.cloned());
+        let parts = Continued::new(parts, results.map(|it| (Arc::clone(it), has_question)));
         match asked {
             Some(asked) => self.respond(asked.until_question(parts), resumable).await,
             None => self.respond(parts, resumable).await,
@@ -354,21 +357,9 @@ fn cancelled() -> Failure {
 
 /// Source: MCP 2026-07-28, streamable HTTP.
 fn status_of_error(body: &[u8]) -> StatusCode {
-    #[derive(Deserialize)]
-    struct Response {
-        #[serde(default)]
-        error: Option<Error>,
-    }
-    #[derive(Deserialize)]
-    struct Error {
-        code: i64,
-    }
-    let response: Option<Response> = serde_json::from_slice(body).ok();
-    match response.and_then(|response| response.error) {
-        Some(Error { code: -32_601 }) => StatusCode::NOT_FOUND,
-        Some(Error {
-            code: -32_700 | -32_600 | -32_602 | -32_022..=-32_020,
-        }) => StatusCode::BAD_REQUEST,
+    match RpcResponse::of(body).code() {
+        Some(-32_601) => StatusCode::NOT_FOUND,
+        Some(-32_700 | -32_600 | -32_602 | -32_022..=-32_020) => StatusCode::BAD_REQUEST,
         _ => StatusCode::OK,
     }
 }
@@ -386,11 +377,6 @@ fn is_log(body: &[u8]) -> bool {
 /// Adds the members that the newest revision requires in results, if they are missing. Nothing else changes.
 fn completed(body: &Bytes, is_cacheable: bool) -> Bytes {
     #[derive(Deserialize)]
-    struct Response<'a> {
-        #[serde(default, borrow)]
-        result: Option<&'a RawValue>,
-    }
-    #[derive(Deserialize)]
     struct Members {
         #[serde(rename = "resultType", default)]
         kind: Option<IgnoredAny>,
@@ -399,8 +385,7 @@ fn completed(body: &Bytes, is_cacheable: bool) -> Bytes {
         #[serde(rename = "cacheScope", default)]
         scope: Option<IgnoredAny>,
     }
-    let response: Option<Response<'_>> = serde_json::from_slice(body).ok();
-    let result = response.and_then(|response| response.result);
+    let result = RpcResponse::of(body).result;
     let Some(result) = result.filter(|result| is_object(result)) else {
         return body.clone();
     };

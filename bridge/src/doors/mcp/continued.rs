@@ -4,12 +4,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures_util::stream::BoxStream;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 
-use super::stream::is_question;
 use crate::calls::{CallError, Part};
 use crate::results::Results;
 
@@ -19,8 +19,8 @@ type PartResult = Result<Part, CallError>;
 pub(super) struct Continued {
     /// `None` after the last part.
     parts: Option<BoxStream<'static, PartResult>>,
-    /// Reads the rest; `None` if dropping cancels the call.
-    results: Option<Arc<Results>>,
+    /// Reads the rest, and whether a question of the agent is open; `None` if dropping cancels the call.
+    background: Option<(Arc<Results>, Arc<AtomicBool>)>,
 }
 
 // === impl Continued ===
@@ -28,11 +28,11 @@ pub(super) struct Continued {
 impl Continued {
     pub(super) fn new(
         parts: impl Stream<Item = PartResult> + Send + 'static,
-        results: Option<Arc<Results>>,
+        background: Option<(Arc<Results>, Arc<AtomicBool>)>,
     ) -> Self {
         Self {
             parts: Some(parts.boxed()),
-            results,
+            background,
         }
     }
 }
@@ -54,15 +54,26 @@ impl Stream for Continued {
 
 impl Drop for Continued {
     fn drop(&mut self) {
-        let (Some(mut parts), Some(results)) = (self.parts.take(), &self.results) else {
+        let (Some(mut parts), Some((results, has_question))) =
+            (self.parts.take(), self.background.take())
+        else {
             return;
         };
         results.spawn(async move {
-            // Nobody can answer a question any more, so it cancels the call.
-            while let Some(Ok(part)) = parts.next().await
-                && !part.last
-                && !is_question(&part.body)
-            {}
+            loop {
+                // The client's answer to a question may have arrived before the client disconnected.
+                let part = match parts.next().now_or_never() {
+                    Some(part) => part,
+                    None if has_question.load(Ordering::Relaxed) => {
+                        tracing::debug!("an MCP client disconnected before it answered a question: its call is cancelled, because it cannot fetch the answer");
+                        return;
+                    }
+                    None => parts.next().await,
+                };
+                if !matches!(&part, Some(Ok(part)) if !part.last) {
+                    return;
+                }
+            }
         });
     }
 }

@@ -15,6 +15,7 @@ use super::revision::{Revision, VERSION};
 use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::doors::door::Refusal;
+use crate::object::present;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 
 /// The members of `params` that the bridge reads, each as unchanged JSON.
@@ -46,6 +47,10 @@ pub(super) struct Params<'a> {
     pub(super) request_state: Option<&'a RawValue>,
     #[serde(rename = "inputResponses", default, borrow)]
     pub(super) input_responses: Option<&'a RawValue>,
+    #[serde(default, borrow, deserialize_with = "present")]
+    pub(super) task: Option<&'a RawValue>,
+    #[serde(rename = "taskId", default, borrow)]
+    pub(super) task_id: Option<&'a RawValue>,
 }
 
 /// Params that are read in the same pass as the request around them. Params that are not an object count as absent.
@@ -70,6 +75,14 @@ pub(super) enum ProtocolMode {
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const ABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
+/// Methods that the newest revision has removed.
+pub(super) const REMOVED: [&str; 5] = [
+    "initialize",
+    "ping",
+    "logging/setLevel",
+    "resources/subscribe",
+    "resources/unsubscribe",
+];
 const ROUND_METHODS: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
 #[derive(Debug, Default, Deserialize)]
@@ -189,7 +202,7 @@ impl ProtocolMode {
     /// The mode of a request. Checks that its headers match its body.
     ///
     /// # Errors
-    /// When they do not, or the revision is not served.
+    /// When they do not, the revision is not served, or it has removed the method.
     pub(super) fn of(
         params: &Params<'_>,
         method: &str,
@@ -200,6 +213,11 @@ impl ProtocolMode {
         let named = Revision::named(headers);
         if meta.version.is_none() && named != Some(Revision::V2026_07_28.as_str()) {
             return check_revision(headers).map(|()| Self::Sessions);
+        }
+        let is_complete = meta.version.is_some() && meta.abilities.is_some();
+        if !is_complete && REMOVED.contains(&method) {
+            let unknown = Failure::unknown_method(method, Vec::new());
+            return Err((StatusCode::NOT_FOUND, unknown));
         }
         stateless(&meta, params, method, headers).map_err(bad)
     }

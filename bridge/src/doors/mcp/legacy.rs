@@ -8,7 +8,7 @@
 //! A stream belongs to one replica. Other replicas refuse POSTs for it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use a2abus_plugin::Text;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
@@ -27,6 +27,7 @@ use crate::budget::ClientBudget;
 use crate::calls::failure::Recipient;
 use crate::http::sse::read::Events;
 use crate::http::sse::{Frame, is_stream};
+use crate::lock::lock;
 
 /// The open streams of this replica, by session.
 #[derive(Debug, Default)]
@@ -130,19 +131,10 @@ impl Streams {
             drain,
             is_closing: false,
         };
-        let endpoint = Frame {
-            event: Some("endpoint"),
-            id: None,
-            data: format!("{path}?{STREAM}={}", session.id()).into(),
-        };
+        let endpoint = Frame::named("endpoint", format!("{path}?{STREAM}={}", session.id()));
         let messages = stream::unfold(open, |mut open| async {
             let data = open.next().await?;
-            let frame = Frame {
-                event: None,
-                id: None,
-                data,
-            };
-            Some((frame, open))
+            Some((Frame::of(data), open))
         });
         // Some clients (the SDKs for Java up to 2.0.1, LangChain4j) need the default type to be named.
         let named = stream::select(notifications, messages).map(|frame| Frame {
@@ -162,9 +154,8 @@ impl Streams {
         })
     }
 
-    // Ignores poisoning: each change leaves the map consistent.
     fn all(&self) -> MutexGuard<'_, HashMap<Text, StreamEntry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -334,12 +334,7 @@ impl Notifications {
     fn frames(self) -> impl Stream<Item = Frame> + Send {
         stream::unfold(self, |mut notifications| async move {
             let data = notifications.next().await?;
-            let frame = Frame {
-                event: None,
-                id: None,
-                data,
-            };
-            Some((frame, notifications))
+            Some((Frame::of(data), notifications))
         })
     }
 

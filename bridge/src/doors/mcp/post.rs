@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, StatusCode};
 
-use super::envelope::{Params, ProtocolMode, check_revision, text};
+use super::envelope::{Params, ProtocolMode, REMOVED, check_revision, text};
 use super::relay::NotRelayed;
 use super::revision::Revision;
 use super::round_state::RoundState;
@@ -64,14 +64,6 @@ struct Posted {
 const MAX_CONCURRENT: usize = 16;
 /// The outcome in the access log of a notification that names no agent.
 const UNADDRESSED: &str = "agent_not_found";
-/// Methods that the newest revision has removed.
-const REMOVED: [&str; 5] = [
-    "initialize",
-    "ping",
-    "logging/setLevel",
-    "resources/subscribe",
-    "resources/unsubscribe",
-];
 /// Methods that the newest revision has added.
 const ADDED: [&str; 2] = ["server/discover", "subscriptions/listen"];
 
@@ -384,12 +376,14 @@ impl<'a> McpRequest<'a> {
             ProtocolMode::Sessions => !ADDED.contains(&method.as_str()),
             ProtocolMode::Stateless { .. } => !REMOVED.contains(&method.as_str()),
         };
+        if !is_known {
+            let failed = self.failed(&Failure::unknown_method(&method, Vec::new()));
+            return Box::pin(ready(failed));
+        }
+        if let Some(round) = self.round {
+            return Box::pin(self.next_round(round));
+        }
         match method.as_str() {
-            _ if !is_known => {
-                let failed = self.failed(&Failure::unknown_method(&method, Vec::new()));
-                Box::pin(ready(failed))
-            }
-            _ if let Some(round) = self.round => Box::pin(self.next_round(round)),
             "ping" => Box::pin(ready(self.result("{}"))),
             "initialize" => Box::pin(self.initialized()),
             "server/discover" => Box::pin(self.discovered()),

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use a2abus_plugin::Text;
 use tokio::sync::broadcast;
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::session::{KEY, Session};
 use crate::calls::Calls;
 use crate::calls::question::{ClientAnswer, PassedAnswer};
+use crate::lock::lock;
 use crate::log_limit::LogLimit;
 use crate::results::{ResourceEvent, Results, client_answer_in, resource_event_in};
 use crate::state::Lagged;
@@ -176,9 +177,8 @@ impl Running {
         }
     }
 
-    // Ignores poisoning: each change leaves the map consistent.
     fn open(&self) -> MutexGuard<'_, HashMap<Text, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.entries)
     }
 }
 

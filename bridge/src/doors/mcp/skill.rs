@@ -11,7 +11,7 @@ pub(super) mod response;
 use std::sync::Arc;
 
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
-use a2abus_plugin::{Hint, Text, Unit, decode};
+use a2abus_plugin::{Hint, Text, Unit};
 use axum::response::Response;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -222,6 +222,10 @@ impl McpRequest<'_> {
         let agent = agent.unwrap_or_default();
         let card = self.mcp.a2a(&agent, &self.common.caller).await;
         match (card, self.method.as_str()) {
+            (None, _) if self.lacks_task() => {
+                let message = "params.taskId is missing: it names the task";
+                self.failed(&Failure::bad_params(message))
+            }
             (None, _) => self.called(None).await,
             (Some(card), "tools/list") => {
                 let tools: Vec<_> = items(&card, AgentQuery::Tools);
@@ -232,6 +236,13 @@ impl McpRequest<'_> {
             (Some(card), _) if card.speaks().is_none() => self.called(None).await,
             (Some(_), method) => self.failed(&Failure::unknown_method(method, Vec::new())),
         }
+    }
+
+    /// Whether it is about a task, and does not name it. An agent would take it for a request of A2A.
+    fn lacks_task(&self) -> bool {
+        let is_about_task = matches!(self.method.as_str(), "tasks/get" | "tasks/cancel");
+        let params = || Params::read(&self.unit.bytes);
+        is_about_task && params().is_ok_and(|params| params.task_id.is_none())
     }
 
     /// `tools/call` as a message to the agent.
@@ -329,10 +340,7 @@ impl McpRequest<'_> {
     }
 
     fn unit_of(&self, body: &Bytes) -> Result<Unit, Failure> {
-        let limits = self.mcp.door.calls.rules().limits;
-        let unit = decode(body, &Hint::default(), &limits).into_only();
-        let unit = unit.map_err(|_| Failure::bad_params("the message cannot be written"))?;
-        let mut unit = unit.map_err(|refused| Failure::refused(&refused.error))?;
+        let mut unit = self.mcp.door.calls.unit_of(body, &Hint::default())?;
         if let Some(message) = &mut unit.json_rpc {
             // An agent may report a task before the task ends, even if the request does not stream.
             message.body = RpcBody::Call { streaming: true };

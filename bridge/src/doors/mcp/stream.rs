@@ -8,6 +8,7 @@
 //! If the replica of the call stops, another one receives the answer and records it ([`crate::results::follower`]).
 
 use std::convert::identity;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,8 @@ pub(super) struct Recorded {
     pub(super) skill_response: Option<SkillResponse>,
     /// Set once the client has an event id, with which it can come back.
     pub(super) has_event_id: Arc<AtomicBool>,
+    /// Whether a question of the agent is open.
+    pub(super) has_question: Arc<AtomicBool>,
 }
 
 /// An answer whose parts are recorded.
@@ -54,6 +57,7 @@ pub(super) struct ResumableStream {
     call: CallId,
     skill_response: Option<SkillResponse>,
     has_event_id: Arc<AtomicBool>,
+    has_question: Arc<AtomicBool>,
     recipient: Recipient,
     /// The client's channel, while the client reads it.
     client: Option<mpsc::Sender<Frame>>,
@@ -61,6 +65,8 @@ pub(super) struct ResumableStream {
     count: Option<usize>,
     /// Whether the client gets questions from the log too.
     records_questions: bool,
+    /// Whether the client has disconnected, and cannot answer an open question.
+    is_unanswerable: bool,
 }
 
 // === impl Recorded ===
@@ -69,11 +75,7 @@ impl Recorded {
     /// The first frame of a stream, without a message. With its id the client can resume.
     pub(super) fn beginning(&self) -> Frame {
         self.has_event_id.store(true, Ordering::Relaxed);
-        Frame {
-            event: None,
-            id: Some(event_id(self.call, 0)),
-            data: Bytes::new(),
-        }
+        Frame::with_id(event_id(self.call, 0), Bytes::new())
     }
 }
 
@@ -87,6 +89,7 @@ impl ResumableStream {
             call,
             skill_response,
             has_event_id,
+            has_question,
         }: Recorded,
         recipient: Recipient,
         parts: impl Stream<Item = Result<Part, CallError>> + Send + 'static,
@@ -97,10 +100,12 @@ impl ResumableStream {
             call,
             skill_response,
             has_event_id,
+            has_question,
             recipient,
             client: Some(client),
             count: Some(0),
             records_questions: false,
+            is_unanswerable: false,
         };
         let results = Arc::clone(&resumable.results);
         results.spawn(resumable.record(parts));
@@ -120,10 +125,12 @@ impl ResumableStream {
             call,
             skill_response: None,
             has_event_id: Arc::default(),
+            has_question: Arc::default(),
             recipient,
             client: None,
             count: Some(1),
             records_questions: true,
+            is_unanswerable: false,
         }
     }
 
@@ -133,18 +140,44 @@ impl ResumableStream {
     ) {
         let mut parts = pin!(parts);
         loop {
-            let (body, last, by) = match parts.next().await {
+            let (body, last, by) = match self.next(&mut parts).await {
+                None => return,
                 Some(Ok(part)) => (part.body, part.last, Author::Agent),
-                // Another replica continues the call, and the client can resume there.
-                Some(Err(CallError::HandedOff)) => return,
-                Some(Err(error)) => self.failed(&Failure::call(&error)),
-                None => {
-                    let message = "the client has cancelled this request";
-                    self.failed(&Failure::new(Reason::Cancelled, message))
-                }
+                Some(Err(failure)) => self.failed(&failure),
             };
             if self.take((body, last), by).await {
                 return;
+            }
+        }
+    }
+
+    /// The next part, or the failure that ends the answer; `None` if another replica continues the call: the client can
+    /// resume there.
+    async fn next(
+        &mut self,
+        parts: &mut (impl Stream<Item = Result<Part, CallError>> + Send + Unpin),
+    ) -> Option<Result<Part, Failure>> {
+        let cancelled = |message: &str| Failure::new(Reason::Cancelled, message.to_owned());
+        loop {
+            if self.is_unanswerable {
+                let message = "the client has disconnected, so nobody can answer a question of the agent: the request is cancelled";
+                return Some(Err(cancelled(message)));
+            }
+            tokio::select! {
+                // First, because it takes the client's answers to questions.
+                biased;
+                part = parts.next() => return match part {
+                    Some(Ok(part)) => Some(Ok(part)),
+                    Some(Err(CallError::HandedOff)) => None,
+                    Some(Err(error)) => Some(Err(Failure::call(&error))),
+                    None => Some(Err(cancelled("the client has cancelled this request"))),
+                },
+                () = disconnected(self.client.as_ref()) => {
+                    self.client = None;
+                    let can_come_back = self.has_event_id.load(Ordering::Relaxed);
+                    self.is_unanswerable =
+                        !can_come_back && self.has_question.load(Ordering::Relaxed);
+                }
             }
         }
     }
@@ -158,9 +191,8 @@ impl ResumableStream {
     async fn take(&mut self, (body, last): (Bytes, bool), by: Author) -> bool {
         let (mut id, mut lost) = (None, None);
         // In a session, questions are not recorded: a client that got one twice could answer it twice.
-        if (self.records_questions || !is_question(&body))
-            && let Some(count) = self.count
-        {
+        let is_unrecorded = !self.records_questions && is_question(&body);
+        if !is_unrecorded && let Some(count) = self.count {
             let part = RecordedPart::new(&body, last, by);
             let is_kept = self.results.keep_part(self.call, count, part).await;
             self.count = is_kept.then_some(count + 1);
@@ -177,6 +209,8 @@ impl ResumableStream {
             })
             .await;
         }
+        // The client does not get the question when it comes back.
+        self.is_unanswerable = is_unrecorded && self.client.is_none();
         match lost {
             None => is_last,
             Some(index) => {
@@ -214,6 +248,14 @@ impl ResumableStream {
                 results.keep_part(call, index, part).await;
             }
         });
+    }
+}
+
+/// Waits until the client disconnects; forever if it already has.
+async fn disconnected(client: Option<&mpsc::Sender<Frame>>) {
+    match client {
+        Some(client) => client.closed().await,
+        None => pending().await,
     }
 }
 
@@ -357,11 +399,7 @@ impl ResumedStream {
             }
         };
         self.parts = None;
-        Some(Frame {
-            event: None,
-            id: None,
-            data: failure.render(&self.recipient),
-        })
+        Some(Frame::of(failure.render(&self.recipient)))
     }
 
     /// The frame of a part, unless the client has it already.
@@ -373,11 +411,7 @@ impl ResumedStream {
             self.parts = None;
         }
         let (data, _) = shown.filter(|_| self.read > self.received)?;
-        Some(Frame {
-            event: None,
-            id: Some(event_id(self.call, self.read)),
-            data,
-        })
+        Some(Frame::with_id(event_id(self.call, self.read), data))
     }
 }
 

@@ -16,8 +16,6 @@ use a2abus_plugin::Text;
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast::error::RecvError;
@@ -33,6 +31,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::Target;
 use crate::http::sse::is_stream;
 use crate::results::{MAX_URI, ResourceEvent, Subscription, containing};
+use crate::rpc_response::RpcResponse;
 
 /// The resources that one stream reports.
 pub(super) struct WatchedResources {
@@ -458,18 +457,13 @@ impl McpRequest<'_> {
 
 /// Whether a response is an error. Streams are passed on unread.
 async fn refused(response: Response) -> (Response, bool) {
-    #[derive(Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        error: Option<IgnoredAny>,
-    }
     if is_stream(response.headers()) {
         return (response, false);
     }
     let (head, body) = response.into_parts();
     // The body is in memory, so reading it does not fail.
     let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let answer: Option<Answer> = serde_json::from_slice(&body).ok();
+    let answer: Option<RpcResponse<'_>> = serde_json::from_slice(&body).ok();
     let is_refused = answer.is_none_or(|answer| answer.error.is_some());
     (Response::from_parts(head, Body::from(body)), is_refused)
 }

@@ -13,6 +13,7 @@ use crate::calls;
 use crate::calls::failure::{Failure, Reason, Recipient};
 use crate::doors::mcp::revision::Revision;
 use crate::results::Skill;
+use crate::rpc_response::RpcResponse;
 use crate::tasks::AgentAnswer;
 use crate::tasks::model::{Artifact, Content, Message, Part, Raw, State};
 use crate::tasks::read::AnswerPart;
@@ -225,14 +226,8 @@ impl SkillResponse {
 
     /// The tool result for an agent's error.
     fn failed(&mut self, response: &Bytes) -> String {
-        #[derive(Deserialize)]
-        struct Response<'a> {
-            #[serde(borrow)]
-            error: &'a RawValue,
-        }
         self.state = Some(State::Failed);
-        let response: Option<Response<'_>> = serde_json::from_slice(response).ok();
-        self.result(response.map(|response| response.error))
+        self.result(RpcResponse::of(response).error)
     }
 
     /// The tool result at the end of the answer. Without a final state, the task counts as completed.
