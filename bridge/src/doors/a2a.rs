@@ -40,7 +40,9 @@ mod v0_3;
 mod webhooks;
 mod work;
 
-pub(in crate::doors) use self::agents::{bad_request, card_refusal, failed, read_body, refusal_of};
+pub(in crate::doors) use self::agents::{
+    announce_agent, bad_request, failed, read_body, refusal_of, remove_agent,
+};
 pub(crate) use self::deliver::Deliveries;
 pub(in crate::doors) use self::follow::{TaskEvents, at_rest};
 pub(crate) use self::limits::Limits;

@@ -4,13 +4,14 @@
 //! out active clients. If none is idle, the one that has waited for the rest of a slow request for the longest time.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::streams::Streams;
+use crate::lock::lock;
 
 /// How long a connection must be idle before it is asked to make room. A client that has just connected is about to
 /// send a request.
@@ -108,9 +109,8 @@ impl OpenConnections {
         }
     }
 
-    // Ignores poisoning: each change leaves the table consistent.
     fn table(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -44,6 +44,32 @@ pub(crate) struct Frame {
 // === impl Frame ===
 
 impl Frame {
+    /// A message.
+    pub(crate) fn of(data: impl Into<Bytes>) -> Self {
+        let data = data.into();
+        Self {
+            event: None,
+            id: None,
+            data,
+        }
+    }
+
+    /// An event of this type.
+    pub(crate) fn named(event: &'static str, data: impl Into<Bytes>) -> Self {
+        Self {
+            event: Some(event),
+            ..Self::of(data)
+        }
+    }
+
+    /// A message with an id.
+    pub(crate) fn with_id(id: String, data: impl Into<Bytes>) -> Self {
+        Self {
+            id: Some(id),
+            ..Self::of(data)
+        }
+    }
+
     /// The event as it is sent.
     pub(crate) fn text(&self) -> Bytes {
         let mut head = String::new();

@@ -10,7 +10,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use smallvec::SmallVec;
+
+use crate::lock::lock;
 
 /// The requests of one connection.
 #[derive(Debug)]
@@ -198,9 +200,8 @@ impl Streams {
         is_sending
     }
 
-    // Ignores poisoning: each change leaves the state consistent.
     fn open(&self) -> MutexGuard<'_, OpenStreams> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) async fn put(
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
     let done = match path_and_query(name, query) {
-        Ok((name, query)) => announce(&a2a, name, query, request).await,
+        Ok((name, query)) => announce_agent(&a2a, query.claim(name), request).await,
         Err(refusal) => Err(refusal),
     };
     let response = done.map(|receipt| json_response(StatusCode::OK, Bytes::from(receipt)));
@@ -78,7 +78,7 @@ pub(super) async fn delete(
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
     let done = match path_and_query(name, query) {
-        Ok((name, query)) => remove(&a2a, name, query, request).await,
+        Ok((name, query)) => remove_agent(&a2a, query.claim(name), request).await,
         Err(refusal) => Err(refusal),
     };
     let response = done.map(|()| no_content());
@@ -105,14 +105,14 @@ pub(in crate::doors) fn bad_request(error: &dyn std::fmt::Display) -> Refusal {
     )
 }
 
-async fn announce(
+/// Announces the agent whose card is the body. Returns the receipt.
+pub(in crate::doors) async fn announce_agent(
     a2a: &A2a,
-    name: String,
-    query: Announced,
+    claim: Result<Announcement, Refusal>,
     request: Request<Body>,
 ) -> Result<String, Refusal> {
     let _charge = a2a.may_announce(&request)?;
-    let claim = query.claim(name)?;
+    let claim = claim?;
     let body = a2a.door.body(request).await?;
     let registry = &a2a.settings.registry;
     let registered = registry.register(&body, &claim).await;
@@ -120,21 +120,20 @@ async fn announce(
     Ok(registry.receipt(&agent, &announced))
 }
 
-async fn remove(
+/// Removes an announced agent.
+pub(in crate::doors) async fn remove_agent(
     a2a: &A2a,
-    name: String,
-    query: Announced,
+    claim: Result<Announcement, Refusal>,
     request: Request<Body>,
 ) -> Result<(), Refusal> {
     let _charge = a2a.may_announce(&request)?;
     drop(request);
-    let claim = query.claim(name)?;
-    let removed = a2a.settings.registry.remove(&claim).await;
+    let removed = a2a.settings.registry.remove(&claim?).await;
     removed.map_err(|refused| refusal_of(refused.into()))
 }
 
 /// The refusal of the card in a body.
-pub(in crate::doors) fn card_refusal(refused: AnnouncementError, body: &[u8]) -> Refusal {
+fn card_refusal(refused: AnnouncementError, body: &[u8]) -> Refusal {
     if matches!(refused, AnnouncementError::Invalid(_))
         && let Err(error) = serde_json::from_slice::<IgnoredAny>(body)
     {
@@ -254,20 +253,12 @@ impl A2a {
 
 /// The last event of a stream that ends because it has failed.
 pub(in crate::doors) fn failed(failure: &Failure, dialect: Dialect) -> Frame {
-    Frame {
-        event: Some("error"),
-        id: None,
-        data: failure.render(&Recipient::unknown(dialect)),
-    }
+    Frame::named("error", failure.render(&Recipient::unknown(dialect)))
 }
 
 /// Changes as an event.
 fn event_of(changes: &[Value]) -> Frame {
-    Frame {
-        event: Some("agents"),
-        id: None,
-        data: Bytes::from(json!({ "changes": changes }).to_string()),
-    }
+    Frame::named("agents", json!({ "changes": changes }).to_string())
 }
 
 /// A stream of changes to the list of agents.

@@ -1,12 +1,13 @@
 //! The bodies of webhook calls, and how much memory they may take.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use a2abus_plugin::Text;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::lock::lock;
 use crate::shares::{Share, Shares};
 use crate::state::Position;
 
@@ -80,14 +81,14 @@ impl Bodies {
 
     /// The call in progress that reports this event with the whole task.
     pub(super) fn shared(&self, task: &str, at: Position) -> Option<Arc<Call>> {
-        let whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = lock(&self.whole);
         let call = whole.get(task).and_then(Weak::upgrade);
         call.filter(|call| call.reached == at)
     }
 
     /// Shares a call with the other webhooks of its task, as long as it is in progress.
     pub(super) fn share(&self, task: Text, call: &Arc<Call>) {
-        let mut whole = self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut whole = lock(&self.whole);
         whole.retain(|_, call| call.strong_count() > 0);
         whole.insert(task, Arc::downgrade(call));
     }

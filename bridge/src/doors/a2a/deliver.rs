@@ -35,7 +35,7 @@ use crate::metrics::{Metrics, PushOutcome};
 use crate::shares::{Share, Shares};
 use crate::state::{Lagged, Position};
 use crate::tasks::Tasks;
-use crate::tasks::push::{CallOwner, RENEW, StoredWebhook, is_set};
+use crate::tasks::push::{RENEW, StoredWebhook, is_set};
 use crate::tasks::write::WriteContext;
 
 /// The task that calls webhooks.
@@ -91,13 +91,7 @@ struct DeliverySchedule {
     due: BTreeSet<(Instant, Text)>,
     /// Webhooks in `due` because of an event: each is due once, not once for each event.
     added: HashSet<Text>,
-    in_progress: HashSet<Text>,
-    /// Webhooks whose step only renews the claim.
-    renewing: HashSet<Text>,
-    /// Webhooks with new events during their step.
-    again: HashSet<Text>,
-    /// Webhooks that were set again during their step.
-    renewed: HashSet<Text>,
+    in_progress: HashMap<Text, RunningStep>,
     failing: HashMap<Text, FailedDelivery>,
     /// Webhooks whose retry waits because too many others are being retried, the longest due first. Meanwhile they are
     /// also in `due`, to renew their claims.
@@ -109,6 +103,17 @@ struct DeliverySchedule {
     /// The same by host, in order. A queue may still contain webhooks that have begun since, or that now wait for
     /// another host.
     queues: HashMap<String, VecDeque<Text>>,
+}
+
+/// What is known about the step of a webhook while it runs.
+#[derive(Debug, Default)]
+struct RunningStep {
+    /// Whether it only renews the claim.
+    only_renews: bool,
+    /// Whether there are new events since it began.
+    has_news: bool,
+    /// Whether the webhook was set again since it began.
+    was_set: bool,
 }
 
 /// Why a call has failed.
@@ -266,8 +271,8 @@ impl Deliveries {
             return DeliveryResult::Idle;
         }
         match webhooks.claim(key).await {
-            Ok(CallOwner::Ours) => {}
-            Ok(CallOwner::Theirs) => return DeliveryResult::Idle,
+            Ok(true) => {}
+            Ok(false) => return DeliveryResult::Idle,
             Err(error) => {
                 tracing::warn!(webhook = %key.escape_debug(), %error, "a webhook could not be claimed: trying again");
                 return DeliveryResult::NotStored;
@@ -493,8 +498,8 @@ impl DeliverySchedule {
     /// A webhook was set, possibly replacing a failing one.
     fn set(&mut self, key: Text) {
         self.failing.remove(&key);
-        if self.in_progress.contains(&key) {
-            self.renewed.insert(key);
+        if let Some(step) = self.in_progress.get_mut(&key) {
+            step.was_set = true;
         } else {
             // Even if it waits: it may have another host now.
             self.due.insert((Instant::now(), key));
@@ -505,8 +510,8 @@ impl DeliverySchedule {
     fn add(&mut self, keys: Vec<Text>) {
         let now = Instant::now();
         for key in keys {
-            if self.in_progress.contains(&key) {
-                self.again.insert(key);
+            if let Some(step) = self.in_progress.get_mut(&key) {
+                step.has_news = true;
             } else if !self.failing.contains_key(&key)
                 && !self.waiting.contains_key(&key)
                 && self.added.insert(key.clone())
@@ -523,11 +528,11 @@ impl DeliverySchedule {
             let Some(key) = self.next_key(now) else {
                 return;
             };
-            if self.in_progress.contains(&key) {
+            if self.in_progress.contains_key(&key) {
                 continue;
             }
             let only_renews = self.only_renews(&key, now);
-            if only_renews && self.renewing.len() >= MAX_RENEWALS {
+            if only_renews && self.renewals() >= MAX_RENEWALS {
                 // The claim lasts longer than that.
                 self.due.insert((now + POSTPONED, key));
                 continue;
@@ -539,10 +544,11 @@ impl DeliverySchedule {
             };
             self.waiting.remove(&key);
             let failing = self.failing.get(&key).copied();
-            if only_renews {
-                self.renewing.insert(key.clone());
-            }
-            self.in_progress.insert(key.clone());
+            let running = RunningStep {
+                only_renews,
+                ..RunningStep::default()
+            };
+            self.in_progress.insert(key.clone(), running);
             let step = deliveries.step(key, (failing, only_renews), share);
             calls.push(Box::pin(step));
         }
@@ -575,9 +581,17 @@ impl DeliverySchedule {
 
     /// Whether another webhook whose last call failed may be called.
     fn may_retry(&self) -> bool {
-        let is_retry =
-            |key: &&Text| self.failing.contains_key(*key) && !self.renewing.contains(*key);
-        self.in_progress.iter().filter(is_retry).count() < MAX_RETRIES
+        let retries = self
+            .in_progress
+            .iter()
+            .filter(|(key, step)| !step.only_renews && self.failing.contains_key(*key));
+        retries.count() < MAX_RETRIES
+    }
+
+    /// How many running steps only renew a claim.
+    fn renewals(&self) -> usize {
+        let steps = self.in_progress.values();
+        steps.filter(|step| step.only_renews).count()
     }
 
     /// Lets a webhook wait for a call to this host to end.
@@ -607,10 +621,8 @@ impl DeliverySchedule {
     ) {
         let now = Instant::now();
         self.release_share(share, now, host_of);
-        self.in_progress.remove(&key);
-        self.renewing.remove(&key);
-        let again = self.again.remove(&key);
-        if self.renewed.remove(&key) {
+        let step = self.in_progress.remove(&key).unwrap_or_default();
+        if step.was_set {
             // The webhook that was called no longer exists.
             self.failing.remove(&key);
             self.due.insert((now, key));
@@ -619,7 +631,7 @@ impl DeliverySchedule {
         match outcome {
             DeliveryResult::Idle => {
                 self.failing.remove(&key);
-                if again {
+                if step.has_news {
                     self.due.insert((now, key));
                 }
             }
@@ -705,10 +717,7 @@ impl Default for DeliverySchedule {
         Self {
             due: BTreeSet::new(),
             added: HashSet::new(),
-            in_progress: HashSet::new(),
-            renewing: HashSet::new(),
-            again: HashSet::new(),
-            renewed: HashSet::new(),
+            in_progress: HashMap::new(),
             failing: HashMap::new(),
             held_back: BTreeSet::new(),
             hosts: Shares::new(MAX_PER_HOST),

@@ -51,6 +51,7 @@ use crate::doors::rpc::common::{Common, Target};
 use crate::http::negotiate;
 use crate::http::respond::json_response;
 use crate::metrics::HttpPath;
+use crate::object::camel;
 
 /// The resource of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -381,7 +382,7 @@ impl RestRequest {
                 &Value::Object(self.params(head, payload)?).to_string(),
             ),
         };
-        let unit = unit(a2a, common, &request)?;
+        let unit = a2a.door.calls.unit_of(&request, &common.hint)?;
         let parsed = ParsedRequest {
             bytes: request,
             id: Text::from_static("null"),
@@ -431,7 +432,7 @@ fn of_query(head: &Parts) -> Result<Map<String, Value>, Failure> {
         let text = percent_decode_str(&spaced).decode_utf8().map_err(|_| {
             Failure::bad_params(&format!("{name} is not UTF-8 after percent-decoding"))
         })?;
-        let name = &*v0_3::camel(name);
+        let name = &*camel(name);
         let bad = |what| Failure::bad_params(&format!("{name} must be {what}, not {text:?}"));
         let value = match name {
             known if TEXTS.contains(&known) => Value::from(&*text),
@@ -468,14 +469,6 @@ fn request(method: &str, params: &str) -> Bytes {
     request.extend_from_slice(params.as_bytes());
     request.extend_from_slice(b"}");
     request.freeze()
-}
-
-fn unit(a2a: &A2a, common: &Common, request: &Bytes) -> Result<Unit, Failure> {
-    let limits = a2a.door.calls.rules().limits;
-    let unit = a2abus_plugin::decode(request, &common.hint, &limits).into_only();
-    let one =
-        unit.map_err(|_| Failure::new(Reason::InvalidRequest, "expected exactly one request"))?;
-    one.map_err(|refused| Failure::refused(&refused.error))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use a2abus_plugin::json::range_of;
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::protocol::jsonrpc::{RpcBody, splice};
-use a2abus_plugin::{EventId, Hint, Text, Unit, decode};
+use a2abus_plugin::{EventId, Hint, Text, Unit};
 use bytes::Bytes;
 use scopeguard::ScopeGuard;
 use serde::Deserialize;
@@ -594,17 +594,7 @@ impl A2aRequest<'_> {
     }
 
     pub(super) fn unit(&self, bytes: &Bytes, hint: &Hint) -> Result<Unit, Failure> {
-        let limits = self.a2a.door.calls.rules().limits;
-        let unit = decode(bytes, hint, &limits).into_only();
-        let mut unit = match unit {
-            Ok(unit) => unit.map_err(|refused| Failure::refused(&refused.error))?,
-            Err(_) => {
-                return Err(Failure::new(
-                    Reason::InvalidRequest,
-                    "expected exactly one request",
-                ));
-            }
-        };
+        let mut unit = self.a2a.door.calls.unit_of(bytes, hint)?;
         if let Some(message) = &mut unit.json_rpc {
             message.body = RpcBody::Call { streaming: true };
         }

@@ -15,6 +15,7 @@ use super::shared::A2a;
 use super::work::{A2aRequest, Reply, not_found};
 use crate::calls::failure::{Failure, Reason};
 use crate::doors::rpc::common::{CallOptions, Common, Target};
+use crate::rpc_response::RpcResponse;
 use crate::state::Position;
 use crate::tasks::model::{State, Status};
 use crate::tasks::read::AnswerPart;
@@ -65,7 +66,8 @@ struct Cancel {
 /// An agent's answer to a cancel.
 enum Cancelled {
     Yes(Option<Box<AnswerPart>>),
-    No,
+    /// It refuses, with this message.
+    No(String),
 }
 
 /// Tasks of one page of a list: the default and the maximum.
@@ -261,16 +263,16 @@ impl A2aRequest<'_> {
         let id = Text::from(params.id.as_str());
         let task = self.task(&id).await?;
         if task.status.state.is_terminal() {
-            return Err(not_cancelable(&id, &task));
+            return Err(not_cancelable(&id, &task, None));
         }
         let tasks = &self.a2a.settings.tasks;
         let cancel = self.cancel_of(&id, &task)?;
         // It continues if the client disconnects.
         let done = tasks.spawn(cancel.done()).await;
-        done.unwrap_or_else(|_| Err(not_known(&id)))?;
+        let refused = done.unwrap_or_else(|_| Err(not_known(&id)))?;
         let task = tasks.get(&id).ok_or_else(|| not_found(&id))?;
         if task.status.state != State::Canceled {
-            return Err(not_cancelable(&id, &task));
+            return Err(not_cancelable(&id, &task, refused));
         }
         if self.parsed.dialect == Dialect::JafDoc {
             let (id, timestamp) = (id.as_str(), task.status.timestamp.as_str());
@@ -314,12 +316,12 @@ impl A2aRequest<'_> {
 // === impl Cancel ===
 
 impl Cancel {
-    /// Asks the agent, and ends the task unless the agent refuses.
-    async fn done(mut self) -> Result<(), Failure> {
+    /// Asks the agent, and ends the task unless the agent refuses. Returns the message with which it refuses.
+    async fn done(mut self) -> Result<Option<String>, Failure> {
         let update = match self.request.take() {
             Some(request) => match self.ask(request).await {
                 Cancelled::Yes(update) => update,
-                Cancelled::No => return Ok(()),
+                Cancelled::No(why) => return Ok(Some(why)),
             },
             None => None,
         };
@@ -333,7 +335,8 @@ impl Cancel {
             tasks.record_for_caller(id, &Event::Status(status)).await
         };
         let stored = stored.await;
-        stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))
+        stored.map_err(|error| self.a2a.door.not_stored("tasks", &error))?;
+        Ok(None)
     }
 
     /// Asks the agent to cancel the task, and waits a limited time for its answer. Even on an error, the caller no
@@ -358,8 +361,11 @@ impl Cancel {
             return Cancelled::Yes(None);
         };
         match AgentAnswer::of(part) {
-            Some(AgentAnswer::Error(part)) if code_of(&part.body) == Some(NOT_CANCELABLE) => {
-                Cancelled::No
+            Some(AgentAnswer::Error(part))
+                if RpcResponse::of(&part.body).code() == Some(NOT_CANCELABLE) =>
+            {
+                let why = RpcResponse::of(&part.body).message();
+                Cancelled::No(why.unwrap_or_else(|| "it gives no reason".to_owned()))
             }
             Some(AgentAnswer::Result(
                 update @ (AnswerPart::Task(_) | AnswerPart::Status { .. }),
@@ -367,11 +373,6 @@ impl Cancel {
             Some(_) | None => Cancelled::Yes(None),
         }
     }
-}
-
-fn code_of(body: &[u8]) -> Option<i64> {
-    let response: Value = serde_json::from_slice(body).ok()?;
-    response.pointer("/error/code")?.as_i64()
 }
 
 /// The error for a cancel that was interrupted.
@@ -382,8 +383,13 @@ fn not_known(id: &str) -> Failure {
     Failure::new(Reason::AnswerLost, message)
 }
 
-fn not_cancelable(id: &str, task: &Task) -> Failure {
+/// The error for a task that is not cancelled. If its agent refuses that, `refused` is the message of the agent.
+fn not_cancelable(id: &str, task: &Task, refused: Option<String>) -> Failure {
     let name = state(task.status.state, Dialect::A2a03);
     let message = format!("the task {id:?} cannot be cancelled: it is {name}");
+    let message = match refused.filter(|_| !task.status.state.is_terminal()) {
+        Some(why) => format!("{message}, and its agent refuses to cancel it: {why}"),
+        None => message,
+    };
     Failure::new(Reason::TaskNotCancelable, message)
 }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::method::{Method, Push};
 use crate::calls::failure::{Failure, Reason};
+use crate::object::camel;
 
 type Object = Map<String, Value>;
 
@@ -96,22 +97,6 @@ fn spelled(object: Object, names: &[(&str, &str)]) -> Object {
         (name.into_owned(), value)
     });
     members.collect()
-}
-
-/// A name of Protocol Buffers as in JSON: `page_size` is `pageSize`.
-pub(super) fn camel(name: &str) -> Cow<'_, str> {
-    let mut words = name.split('_');
-    let first = words.next().unwrap_or_default();
-    if first.len() == name.len() {
-        return Cow::Borrowed(name);
-    }
-    let mut camel = first.to_owned();
-    for word in words {
-        let mut letters = word.chars();
-        camel.extend(letters.next().map(|letter| letter.to_ascii_uppercase()));
-        camel.push_str(letters.as_str());
-    }
-    Cow::Owned(camel)
 }
 
 // === results ===

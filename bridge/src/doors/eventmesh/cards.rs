@@ -14,7 +14,9 @@ use serde_json::json;
 
 use crate::budget::Charge;
 use crate::clock;
-use crate::doors::a2a::{A2a, bad_request, card_refusal, holding_bytes, read_body, refusal_of};
+use crate::doors::a2a::{
+    A2a, announce_agent, bad_request, holding_bytes, read_body, refusal_of, remove_agent,
+};
 use crate::doors::door::{self, Refusal};
 use crate::doors::permit::{Action, Principal, permit};
 use crate::http::negotiate;
@@ -99,16 +101,9 @@ pub(super) async fn register(
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
-    let registered = async {
-        let _charge = a2a.may_announce(&request)?;
-        let claim = claim(segments)?;
-        let body = a2a.door.body(request).await?;
-        let registered = a2a.settings.registry.register(&body, &claim).await;
-        registered
-            .map(|_| no_content())
-            .map_err(|refused| card_refusal(refused, &body))
-    };
-    a2a.answered(HttpPath::A2aCards, registered.await, dialect)
+    let registered = announce_agent(&a2a, claim(segments), request).await;
+    let response = registered.map(|_receipt| no_content());
+    a2a.answered(HttpPath::A2aCards, response, dialect)
 }
 
 /// `DELETE /a2a/cards/card/{org}/{unit}/{agent}`.
@@ -118,16 +113,9 @@ pub(super) async fn remove(
     request: Request<Body>,
 ) -> Response {
     let dialect = negotiate::dialect(request.headers());
-    let admitted = a2a.may_announce(&request);
-    let removed = async {
-        let _charge = admitted?;
-        let claim = claim(segments)?;
-        let removed = a2a.settings.registry.remove(&claim).await;
-        removed
-            .map(|()| no_content())
-            .map_err(|refused| refusal_of(refused.into()))
-    };
-    a2a.answered(HttpPath::A2aCards, removed.await, dialect)
+    let removed = remove_agent(&a2a, claim(segments), request).await;
+    let response = removed.map(|()| no_content());
+    a2a.answered(HttpPath::A2aCards, response, dialect)
 }
 
 /// `POST /a2a/heartbeat`.

@@ -404,12 +404,8 @@ impl Following {
     }
 
     fn event(&self, task: &Task) -> Bytes {
-        let frame = Frame {
-            event: None,
-            id: Some(task.position.to_string()),
-            data: Bytes::from(task_json(&self.id, task).to_string()),
-        };
-        frame.text()
+        let data = task_json(&self.id, task).to_string();
+        Frame::with_id(task.position.to_string(), data).text()
     }
 }
 

@@ -167,17 +167,29 @@ async fn answered_once(
             let done = Box::pin(PatientRequest::in_time(patient, (door, &common), done)).await;
             done.map_err(|refusal| (refusal, RefusedUnit::default()))
         }
-        Ok(KeyState::Answered(stored_response)) => {
-            let response = replayed(&stored_response);
-            // The log and the client have the same id: that of the first call.
-            common.call = call_in(response.headers()).unwrap_or(common.call);
-            let agent = common.target.name().unwrap_or_default();
-            common.note(agent, &known.method, "replayed");
-            Ok(response)
+        Ok(KeyState::Answered(stored)) => {
+            replay(&mut common, stored, &known.method).map_err(|refusal| (refusal, known))
         }
         Ok(other) => Err((refused(&other), known)),
         Err(refusal) => Err((refusal, known)),
     }
+}
+
+/// The stored answer, for a caller that accepts its form.
+fn replay(
+    common: &mut Common,
+    stored: Arc<StoredResponse>,
+    method: &str,
+) -> Result<Response, Refusal> {
+    let response = replayed(&stored);
+    if sse::is_stream(response.headers()) && !common.accepts.events() {
+        return Err(refused(&KeyState::Answered(stored)));
+    }
+    // The log and the client have the same id: that of the first call.
+    common.call = call_in(response.headers()).unwrap_or(common.call);
+    let agent = common.target.name().unwrap_or_default();
+    common.note(agent, method, "replayed");
+    Ok(response)
 }
 
 /// The unit of a body that has only one.
@@ -311,10 +323,13 @@ fn refused(state: &KeyState) -> Refusal {
             "the request with this Idempotency-Key was accepted, but its answer is not known: its agent may have executed it; send it with a new key to execute it again",
             Some(call),
         ),
-        KeyState::RecordedElsewhere(_)
-        | KeyState::Forgotten
-        | KeyState::Ours
-        | KeyState::Answered(_) => (
+        KeyState::Answered(_) => (
+            StatusCode::NOT_ACCEPTABLE,
+            Reason::ContentType,
+            "the answer to this Idempotency-Key is a stream of events, and Accept does not allow text/event-stream: send the same request with an Accept that allows it",
+            None,
+        ),
+        KeyState::RecordedElsewhere(_) | KeyState::Forgotten | KeyState::Ours => (
             StatusCode::GATEWAY_TIMEOUT,
             Reason::AnswerLost,
             "the request with this Idempotency-Key was answered, but the answer is no longer stored: send it with a new key to execute it again",

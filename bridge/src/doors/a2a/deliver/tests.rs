@@ -40,11 +40,15 @@ async fn steps_that_only_renew_claims_leave_calls_to_retries() {
     }
     let (last, renewing) = keys.split_last().unwrap();
     assert!(schedule.only_renews(last, Instant::now()));
-    schedule.in_progress.extend(renewing.iter().cloned());
-    schedule.renewing.extend(renewing.iter().cloned());
+    schedule.in_progress.extend(renewing.iter().map(running));
+    let renew = |schedule: &mut DeliverySchedule, only_renews: bool| {
+        let steps = schedule.in_progress.values_mut();
+        steps.for_each(|step| step.only_renews = only_renews);
+    };
+    renew(&mut schedule, true);
     tokio::time::advance(PAUSES.0).await;
     assert!(!schedule.only_renews(last, Instant::now()));
-    schedule.renewing.clear();
+    renew(&mut schedule, false);
     assert!(schedule.only_renews(last, Instant::now()));
     finish(&mut schedule, &renewing[0], DeliveryResult::Wait);
     assert!(!schedule.only_renews(last, Instant::now()));
@@ -64,8 +68,12 @@ async fn a_call_without_memory_is_tried_again_and_has_not_failed() {
     assert_eq!(schedule.next_key(Instant::now()), Some(key));
 }
 
+fn running(key: &Text) -> (Text, RunningStep) {
+    (key.clone(), RunningStep::default())
+}
+
 fn in_progress(schedule: &mut DeliverySchedule, key: &Text) -> Share<String> {
-    schedule.in_progress.insert(key.clone());
+    schedule.in_progress.entry(key.clone()).or_default();
     schedule.hosts.take(&"host".to_owned()).unwrap()
 }
 
@@ -84,7 +92,7 @@ fn finish(schedule: &mut DeliverySchedule, key: &Text, outcome: DeliveryResult) 
 async fn events_during_a_step_are_processed_after_it() {
     let mut schedule = DeliverySchedule::default();
     let key = Text::from("t/c");
-    schedule.in_progress.insert(key.clone());
+    schedule.in_progress.extend([running(&key)]);
     schedule.add(vec![key.clone()]);
     assert!(schedule.due.is_empty());
     finish(&mut schedule, &key, DeliveryResult::Idle);
@@ -118,7 +126,7 @@ async fn webhooks_that_fail_leave_calls_to_the_others() {
         finish(&mut schedule, key, DeliveryResult::Failed(None));
     }
     let (last, called) = keys.split_last().unwrap();
-    schedule.in_progress.extend(called.iter().cloned());
+    schedule.in_progress.extend(called.iter().map(running));
     let is_held_back = |schedule: &DeliverySchedule, key: &Text| {
         let now = Instant::now();
         schedule.is_held_back(key, now)
@@ -127,7 +135,7 @@ async fn webhooks_that_fail_leave_calls_to_the_others() {
     tokio::time::advance(PAUSES.0).await;
     assert!(is_held_back(&schedule, last));
     assert!(!is_held_back(&schedule, &"works".into()));
-    schedule.in_progress.insert("works".into());
+    schedule.in_progress.extend([running(&"works".into())]);
     finish(&mut schedule, &called[0], DeliveryResult::Failed(None));
     assert!(!is_held_back(&schedule, last));
 }
@@ -142,7 +150,7 @@ async fn webhooks_that_are_held_back_renew_their_claims_and_are_called_in_order(
     }
     tokio::time::advance(Duration::from_millis(1)).await;
     finish(&mut schedule, &second, DeliveryResult::Failed(None));
-    schedule.in_progress.extend(called.iter().cloned());
+    schedule.in_progress.extend(called.iter().map(running));
     schedule.due.clear();
     tokio::time::advance(PAUSES.0).await;
     // Steps that only renew the claim.
@@ -160,7 +168,7 @@ async fn webhooks_that_are_held_back_renew_their_claims_and_are_called_in_order(
     for (ended, next) in called.iter().zip([&first, &second]) {
         finish(&mut schedule, ended, DeliveryResult::Idle);
         assert_eq!(schedule.next_key(Instant::now()).as_ref(), Some(next));
-        schedule.in_progress.insert(next.clone());
+        schedule.in_progress.extend([running(next)]);
         assert_eq!(schedule.next_key(Instant::now()), None);
     }
 }
