@@ -51,6 +51,19 @@ impl BusId {
 
 // === impl Buses ===
 
+#[cfg(test)]
+impl Buses {
+    /// One bus, [`BusId::FIRST`], with the name `bus`.
+    pub(crate) fn of_test(transport: AnyTransport, metrics: &crate::metrics::Metrics) -> Self {
+        let name = Name::from_static("bus");
+        Self::new(vec![Bus {
+            metrics: metrics.transport(name.text()),
+            transport,
+            name,
+        }])
+    }
+}
+
 impl Buses {
     /// The buses in the given order.
     #[must_use]

@@ -8,7 +8,7 @@ mod template;
 use std::borrow::Borrow;
 use std::fmt;
 
-use a2abus_plugin::Text;
+use a2abus_plugin::{Event, Text, Value};
 use a2abus_transports::Topic;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use schemars::JsonSchema;
@@ -88,6 +88,12 @@ pub enum Names {
     Escape,
     /// Accept topic segments separated by dots (for `subject`); any other value is an error.
     Dotted,
+}
+
+/// Sets an attribute of an event. The name and the value must be legal.
+pub(crate) fn put(event: &mut Event, name: &str, value: impl Into<Value>) {
+    let set = event.set(name, value);
+    debug_assert!(set.is_ok(), "{name} and its value are legal");
 }
 
 // === impl Name ===

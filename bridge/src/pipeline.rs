@@ -42,7 +42,7 @@ use std::sync::Arc;
 use a2abus_plugin::{MapContext, Text};
 use a2abus_transports::{Consumer, Delivery, Outcome};
 use futures_util::StreamExt as _;
-use tokio::time::{Duration, Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::outbound::{Outgoing, Unit};
@@ -52,13 +52,12 @@ pub(crate) use copies::CopiesInHand;
 pub(crate) use events::{ROUTING_ATTRIBUTES, fill_missing};
 use intake::Read;
 use run::Run;
-pub(crate) use state::{DataLook, Pipeline};
+use send::CHECK_INTERVAL;
+pub(crate) use state::Pipeline;
 use state::{InProgress, Original, Received, Routed, Settlement};
 use unread::Unread;
 use workers::{AT_ONCE, Source};
 
-/// How often lanes are checked for failed messages, and held lanes for messages that are no longer wanted.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 // === impl Pipeline ===
 
 impl Pipeline {
@@ -216,7 +215,7 @@ impl Pipeline {
         let settlement = match routed.unsettled {
             None => Settlement::Now(acknowledger),
             Some(unsettled) => {
-                unsettled.hold(acknowledger, routed.room.message());
+                unsettled.hold(acknowledger);
                 self.exchanges.start(routed.in_hand);
                 let calls = routed.copies.iter().filter_map(Outgoing::awaited_call);
                 Settlement::Shared(unsettled, calls.collect())

@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use a2abus_plugin::{Event, Text, Value, extension};
 use a2abus_transports::{Address, Guarantee, Topic};
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 pub use self::error::RouteError;
 pub use self::explain::{Explanation, Mismatch, RouteMatch, RuleCheck};
@@ -33,8 +34,8 @@ use crate::names::{Attribute, Mode, Name, Names, Template, TemplatePart, with_ex
 #[derive(Debug)]
 pub struct RouteTable {
     routes: Vec<Route>,
-    /// Exact `targetagent` -> the rules that name it.
-    by_target: HashMap<Text, TargetRules>,
+    /// Exact `targetagent` -> the rules that name it, in order; there is rarely a second.
+    by_target: HashMap<Text, SmallVec<[Candidate; 1]>>,
     /// The rules that name a prefix of `targetagent`.
     by_prefix: Vec<Prefixes>,
     /// The rules that must be tried one by one, in order.
@@ -49,27 +50,12 @@ struct Prefixes {
     rules: HashMap<Text, Vec<usize>>,
 }
 
-/// The rules that name one target, in order. The first is stored inline, because there is rarely a second.
-#[derive(Debug)]
-struct TargetRules {
-    first: Candidate,
-    more: Vec<Candidate>,
-}
-
 /// A rule that names a target.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Candidate {
     index: usize,
-    scope: RuleScope,
-}
-
-/// Which attributes a rule that names a target checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RuleScope {
-    /// Only the target: a rule that the lookup finds matches without a further check.
-    Target,
-    /// Other attributes too.
-    More,
+    /// Whether it checks only the target, so that it matches without a further check.
+    is_met: bool,
 }
 
 /// One rule.
@@ -156,15 +142,11 @@ impl RouteTable {
             return;
         };
         let is_met = route.conditions.len() == 1 && condition.is_list();
-        let scope = if is_met {
-            RuleScope::Target
-        } else {
-            RuleScope::More
-        };
         for anchor in anchors {
             match anchor {
                 Anchor::Whole(target) => {
-                    named(&mut self.by_target, target, Candidate { index, scope })
+                    let rules = self.by_target.entry(Text::from(target)).or_default();
+                    rules.push(Candidate { index, is_met });
                 }
                 Anchor::Prefix(prefix) => add_prefix(&mut self.by_prefix, prefix, index),
             }
@@ -189,14 +171,10 @@ impl RouteTable {
     pub fn first_match(&self, event: &Event, binding: &str) -> Option<&Route> {
         let found = with_extension(event.extension(extension::TARGET_AGENT), |target| {
             let target = target?;
-            let exact = self.by_target.get(target).and_then(|named| {
-                std::iter::once(&named.first)
-                    .chain(&named.more)
-                    .find(|candidate| {
-                        candidate.scope == RuleScope::Target
-                            || self.takes(candidate.index, event, binding)
-                    })
-                    .map(|candidate| candidate.index)
+            let exact = self.by_target.get(target).and_then(|rules| {
+                let takes =
+                    |rule: &&Candidate| rule.is_met || self.takes(rule.index, event, binding);
+                rules.iter().find(takes).map(|rule| rule.index)
             });
             let begun = self.by_prefix.iter().filter_map(|prefixes| {
                 let prefix = target.get(..prefixes.length)?;
@@ -344,16 +322,6 @@ impl Route {
         let (_, condition) = self.conditions.iter().find(is_target)?;
         Some((condition, condition.anchors()?))
     }
-}
-
-fn named(by_target: &mut HashMap<Text, TargetRules>, target: &str, candidate: Candidate) {
-    by_target
-        .entry(Text::from(target))
-        .and_modify(|named| named.more.push(candidate))
-        .or_insert_with(|| TargetRules {
-            first: candidate,
-            more: Vec::new(),
-        });
 }
 
 fn add_prefix(by_prefix: &mut Vec<Prefixes>, prefix: &str, index: usize) {

@@ -27,9 +27,7 @@ use crate::calls::Calls;
 use crate::calls::callid::{self, ReplyId, shown_topic, without_tokens};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::BindingMetrics;
-use crate::names::Mode;
 use crate::restart::chain;
-use crate::route::NamedBy;
 
 /// The destination of the dead letters of a binding.
 #[derive(Debug, Clone)]
@@ -267,21 +265,13 @@ impl DeadLetters {
             message_id: Some(of.origin.map_or_else(fresh_id, id)),
         };
         Outgoing {
-            bus: self.bus,
-            address,
-            message,
-            named_by: NamedBy::Config,
-            mode: Mode::default(),
             agent: of.agent.cloned(),
             call: of.call.clone(),
-            is_awaited: false,
-            expires: None,
-            unit: None,
             dead_letter: Some(DeadLetter {
                 is_reduced: false,
                 is_backed: self.is_backed,
             }),
-            may_have_arrived: false,
+            ..Outgoing::new(self.bus, address, message)
         }
     }
 
@@ -347,11 +337,15 @@ impl DeadLetters {
         None
     }
 
-    /// Publishes a dead letter, or its replacement, and waits for the confirmation.
-    pub(crate) async fn store(&self, dead_letter: Outgoing, publisher: &Publisher) {
-        let replacement = |copy, error: &TransportError| self.replacement(copy, error);
-        // `replacement` counts and logs one that is lost.
-        drop(publisher.until_settled(dead_letter, replacement).await);
+    /// Publishes a dead letter, or its replacement, and waits for the confirmation. One that is lost is counted and
+    /// logged.
+    pub(crate) async fn store(&self, mut dead_letter: Outgoing, publisher: &Publisher) {
+        while let Err(error) = publisher.until_confirmed(&dead_letter).await {
+            let Some(smaller) = self.replacement(dead_letter, &error) else {
+                return;
+            };
+            dead_letter = smaller;
+        }
     }
 
     /// A dead letter without its body, its key and the headers of the original, for a topic that cannot take it.
@@ -488,6 +482,18 @@ fn body_of(original: &Message, body: Option<Bytes>) -> Option<Bytes> {
 // === impl Undelivered ===
 
 impl<'a> Undelivered<'a> {
+    /// A message of no known agent or call.
+    #[must_use]
+    pub(crate) fn new(message: &'a Message, topic: &'a Topic, origin: Option<&'a Origin>) -> Self {
+        Self {
+            message,
+            topic,
+            origin,
+            agent: None,
+            call: None,
+        }
+    }
+
     fn position(&self) -> Option<&str> {
         self.origin.map(|origin| origin.position.as_str())
     }

@@ -8,7 +8,7 @@
 //!
 //! A refused copy becomes a dead letter, or its caller gets an error. If an earlier attempt may have arrived, both say
 //! so; but a caller that awaits an answer keeps waiting: the answer shows whether the agent has got the request. A
-//! waiting caller ([`Publisher::for_caller`]) also gets the error if an operator has to repair the destination, and its
+//! waiting caller ([`Publisher::for_call`]) also gets the error if an operator has to repair the destination, and its
 //! copy is retried only until its deadline.
 //!
 //! The wait before a retry belongs to the destination ([`Destinations`]): one copy probes whether the destination works
@@ -221,8 +221,7 @@ impl Publisher {
     /// # Errors
     /// Why the copy can never be delivered ([`FailureAction::Refuse`]).
     pub async fn until_confirmed(&self, copy: &Outgoing) -> Result<(), TransportError> {
-        let sent = self.until_confirmed_if(copy, || true, || ());
-        sent.await.map(drop)
+        self.in_turn(copy, None).await
     }
 
     /// The same, while the copy is wanted. `handed_over` is called whenever the bus has accepted the copy into its
@@ -237,7 +236,7 @@ impl Publisher {
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
     ) -> Result<Sent, TransportError> {
-        let how = (WaitPolicy::of(copy), None, None);
+        let how = (None, None);
         self.send_while(copy, how, is_wanted, handed_over).await
     }
 
@@ -251,48 +250,19 @@ impl Publisher {
         copy: &Outgoing,
         place: Option<&Turn>,
     ) -> Result<(), TransportError> {
-        let how = (WaitPolicy::of(copy), place, None);
         let handed_over = || place.into_iter().for_each(Turn::handed_over);
-        self.send_while(copy, how, || true, handed_over)
-            .await
-            .map(drop)
-    }
-
-    /// Sends a copy until it is confirmed. If it can never be delivered, sends the replacement that `replacement`
-    /// returns. Returns the confirmed copy; `None` if there was no replacement.
-    pub async fn until_settled(
-        &self,
-        mut copy: Outgoing,
-        mut replacement: impl FnMut(Outgoing, &TransportError) -> Option<Outgoing>,
-    ) -> Option<Outgoing> {
-        loop {
-            match self.until_confirmed(&copy).await {
-                Ok(()) => return Some(copy),
-                Err(error) => copy = replacement(copy, &error)?,
-            }
-        }
+        let sent = self.send_while(copy, (place, None), || true, handed_over);
+        sent.await.map(drop)
     }
 
     /// Sends a copy whose caller waits, until it is confirmed. Retries as long as the destination may recover by
     /// itself; the caller drops this future at its deadline. `handed_over` is called whenever the bus has accepted the
     /// copy into its queue, because it may arrive from then on. If it may have arrived and is not sent again, this
-    /// never returns: the answer shows whether it has arrived.
+    /// never returns: the answer shows whether it has arrived. Once `is_answered` is true, it has arrived, confirmed or
+    /// not, and is not sent again.
     ///
     /// # Errors
     /// Why the bus refuses it, if the destination cannot recover by itself.
-    pub async fn for_caller(
-        &self,
-        copy: &Outgoing,
-        handed_over: impl Fn(),
-    ) -> Result<(), TransportError> {
-        self.for_call(copy, handed_over, None).await
-    }
-
-    /// The same for the request of a call. Once `is_answered` is true, the request has arrived, confirmed or not, and
-    /// is not sent again.
-    ///
-    /// # Errors
-    /// As [`Publisher::for_caller`].
     pub(crate) async fn for_call(
         &self,
         copy: &Outgoing,
@@ -301,7 +271,7 @@ impl Publisher {
     ) -> Result<(), TransportError> {
         // Nothing else reports that it is not published: the caller may have other copies, or have disconnected.
         let interest = self.destinations.interest(copy, is_answered);
-        let how = (WaitPolicy::UntilRefused, None, Some(interest));
+        let how = (None, Some(interest));
         let is_wanted = || !is_answered.is_some_and(|it| it.load(Ordering::Relaxed));
         match self.send_while(copy, how, is_wanted, handed_over).await? {
             Sent::Confirmed | Sent::NotWanted { .. } => Ok(()),
@@ -312,11 +282,12 @@ impl Publisher {
     async fn send_while(
         &self,
         copy: &Outgoing,
-        (wait_policy, place, mut interest): (WaitPolicy, Option<&Turn>, Option<SendGuard<'_>>),
+        (place, mut interest): (Option<&Turn>, Option<SendGuard<'_>>),
         is_wanted: impl Fn() -> bool,
         handed_over: impl Fn(),
     ) -> Result<Sent, TransportError> {
         let (destinations, destination) = (&self.destinations, Destination::of(copy));
+        let wait_policy = WaitPolicy::of(copy, interest.is_some());
         let mut may_have_arrived = copy.may_have_arrived;
         let mut held: Option<Holder> = None;
         loop {
@@ -400,19 +371,39 @@ impl Publisher {
         Sent::Unknown
     }
 
-    /// Sends a copy once. An error comes with whether the bus had accepted the copy into its queue.
+    /// Sends a copy once: to any partition if its topic does not have the one that a requester named. The Boolean of an
+    /// error says whether the bus had accepted the copy into its queue.
     async fn attempt(
         &self,
         copy: &Outgoing,
         handed_over: impl Fn(),
     ) -> Result<(), (TransportError, bool)> {
-        let sent = Instant::now();
+        let begin = Instant::now();
+        let mut sent = self.attempt_as_addressed(copy, &handed_over).await;
+        let is_unknown =
+            |(error, _): &(TransportError, bool)| error.kind() == TransportErrorKind::UnknownTopic;
+        let may_move = copy.address.partition.is_some() && copy.named_by == NamedBy::Event;
+        if may_move && sent.as_ref().is_err_and(is_unknown) {
+            let mut elsewhere = copy.clone();
+            elsewhere.address.partition = None;
+            // Boxed, because it is rare.
+            sent = Box::pin(self.attempt_as_addressed(&elsewhere, &handed_over)).await;
+        }
+        sent?;
+        self.confirmed(copy, begin.elapsed());
+        Ok(())
+    }
+
+    async fn attempt_as_addressed(
+        &self,
+        copy: &Outgoing,
+        handed_over: &impl Fn(),
+    ) -> Result<(), (TransportError, bool)> {
         let confirmation = self.outbound.send(copy).await;
         let confirmation = confirmation.map_err(|error| (error, false))?;
         handed_over();
-        confirmation.await.map_err(|error| (error, true))?;
-        self.confirmed(copy, sent.elapsed());
-        Ok(())
+        let confirmed = confirmation.await.map_err(|error| (error, true));
+        confirmed.map(drop)
     }
 
     /// Whether a copy that the bus has accepted into its queue, and that then failed with this error, must not be sent
@@ -427,7 +418,7 @@ impl Publisher {
 
     /// Counts and logs a copy that its bus has not confirmed, and that is not sent again.
     pub(crate) fn unconfirmed(&self, copy: &Outgoing, error: &TransportError) {
-        self.destinations.unconfirmed(copy, error);
+        self.destinations.lost(copy, error, true);
     }
 
     /// Records that a destination works, if the copy was a probe, or was sent although the destination may fail.

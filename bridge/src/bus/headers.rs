@@ -34,6 +34,17 @@ const RESERVED: [&str; 5] = [ATTRIBUTE, ATTRIBUTE_ON_NATS, "kafka_", "nats-", "b
 /// The prefix of the attributes of CloudEvents on Kafka and in memory, and that on NATS and HTTP.
 const ATTRIBUTE: &str = "ce_";
 const ATTRIBUTE_ON_NATS: &str = "ce-";
+
+/// Names of the headers that Spring's `ReplyingKafkaTemplate` and `@SendTo` use. Source: Spring for Apache Kafka.
+pub(crate) mod spring {
+    /// The topic of the answer.
+    pub(crate) const REPLY_TOPIC: &str = "kafka_replyTopic";
+    /// The partition of the answer, 4 bytes, big endian.
+    pub(crate) const REPLY_PARTITION: &str = "kafka_replyPartition";
+    /// The header that the answer must repeat unchanged.
+    pub(crate) const CORRELATION_ID: &str = "kafka_correlationId";
+}
+
 /// Maximum number of headers that a message keeps.
 const MAX_HEADERS: usize = 64;
 /// Maximum number of bytes in their names and values.

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::{Poll, Waker};
 
 use a2abus_transports::Topic;
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use dashmap::DashMap;
 
 use super::BusId;
+use crate::lock::lock;
 
 /// The lines of all destinations that messages wait for. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -92,9 +93,8 @@ impl Line {
         }
     }
 
-    /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.places)
     }
 }
 

@@ -14,7 +14,7 @@ use arc_swap::Guard;
 use bytes::Bytes;
 use tracing::Instrument as _;
 
-use crate::bus::headers::carries;
+use crate::bus::headers::{carries, spring};
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::{self, CallId};
 use crate::names::{Mode, Name};
@@ -42,6 +42,8 @@ pub struct Outgoing {
     pub call: Option<Text>,
     /// Whether a caller waits for the answer.
     pub is_awaited: bool,
+    /// Whether it is a copy of an awaited request, for a destination that does not answer. It must not delay calls.
+    pub is_beside: bool,
     /// The time in its `expirytime` attribute, after which it is no longer wanted.
     pub expires: Option<SystemTime>,
     /// The unit that it was made of, if that was a part of a received message.
@@ -108,6 +110,25 @@ pub(crate) const TOO_MANY_HOPS: &str = "too_many_hops";
 // === impl Outgoing ===
 
 impl Outgoing {
+    /// A message of no call for a destination that the configuration names.
+    pub(crate) fn new(bus: BusId, address: Address, message: Message) -> Self {
+        Self {
+            bus,
+            address,
+            message,
+            named_by: NamedBy::Config,
+            mode: Mode::default(),
+            agent: None,
+            call: None,
+            is_awaited: false,
+            is_beside: false,
+            expires: None,
+            unit: None,
+            dead_letter: None,
+            may_have_arrived: false,
+        }
+    }
+
     /// The copy with the call and the expiry time that its event names.
     fn of_its_call(self, event: &Event) -> Self {
         Self {
@@ -238,9 +259,9 @@ impl Outbound {
         self.rules.announce(routes);
     }
 
-    /// The copies of an event: one for each destination of the first route that matches it. Only the destination that
-    /// answers gets the call id and the reply address; all others get a request without them. A single copy is made of
-    /// the event itself, so the attributes of a copy may be in `event` afterwards.
+    /// The copies of an event: one for each destination of the first route that matches it, beginning with the one that
+    /// answers requests. Only that destination gets the call id and the reply address; all others get a request without
+    /// them. A single copy is made of the event itself, so the attributes of a copy may be in `event` afterwards.
     ///
     /// # Errors
     /// When there is no route, or the name of a destination cannot be built.
@@ -288,10 +309,40 @@ impl Outbound {
             if !answers {
                 OF_THE_CALL.iter().for_each(|name| copy.remove(name));
             }
+            let is_beside = to_answer.is_some() && !answers;
             let to_answer = to_answer.filter(|_| answers);
-            copies.push(self.copy(copy, (name, from), resolved, to, to_answer)?);
+            let copy = self.copy(copy, (name, from), resolved, to, to_answer)?;
+            copies.push(Outgoing { is_beside, ..copy });
+        }
+        // The copy that is answered goes first: the others may have to wait for their bus.
+        if let Some(until_answering) = copies.get_mut(..=route.answering()) {
+            until_answering.rotate_right(1);
         }
         Ok(copies)
+    }
+
+    /// The copies of an event that the bridge makes for a binding, by the route of the event, with these headers.
+    /// No source gives it a key, so its `collaborationid` determines its order.
+    ///
+    /// # Errors
+    /// As [`Outbound::route`].
+    pub(crate) fn route_own(
+        &self,
+        event: &Event,
+        binding: &str,
+        headers: &[Header],
+    ) -> Result<Vec<Outgoing>, RoutingError> {
+        let rules = self.rules();
+        let event_id = event.id().clone().into();
+        let from = Provenance {
+            rules: &rules,
+            binding,
+            reader: "",
+            key: None,
+            origin: Some((&event_id, 0)),
+            headers,
+        };
+        self.route(&mut event.clone(), from, None)
     }
 
     /// The copy of an event for one destination of a route. `to_answer` is set for the destination that answers.
@@ -351,18 +402,10 @@ impl Outbound {
             message.headers.add(header.clone());
         }
         Ok(Outgoing {
-            bus,
-            address,
-            message,
             named_by,
             mode,
             agent: event.extension_text(extension::TARGET_AGENT).cloned(),
-            call: None,
-            is_awaited: false,
-            expires: None,
-            unit: None,
-            dead_letter: None,
-            may_have_arrived: false,
+            ..Outgoing::new(bus, address, message)
         })
     }
 
@@ -389,19 +432,26 @@ impl Outbound {
         Ok(copy.of_its_call(event))
     }
 
-    /// An event for the reply address of a requester, with these headers and the kept ones.
+    /// An event for the reply address of a requester, with the correlation id and the kept headers of its request. If a
+    /// stream may store it, the stream has to confirm it.
     ///
     /// # Errors
     /// When the event cannot be written there.
     pub fn to_address(
         &self,
-        bus: BusId,
         event: &Event,
-        headers: (Vec<(Text, Bytes)>, &[Header]),
-        address: Address,
+        (bus, address): (BusId, &Address),
+        (correlation, headers): (Option<&Bytes>, &[Header]),
+        may_be_stored: bool,
     ) -> Result<Outgoing, RoutingError> {
-        let key = content_mode::key(event, extension::COLLABORATION_ID);
+        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
+        let headers = (own.into_iter().collect(), headers);
+        let address = match may_be_stored {
+            true => confirmed(address),
+            false => address.clone(),
+        };
         let address = (address, NamedBy::Event);
+        let key = content_mode::key(event, extension::COLLABORATION_ID);
         let copy = self.written(bus, event, Mode::Binary, key, headers, address)?;
         Ok(copy.of_its_call(event))
     }

@@ -1,12 +1,13 @@
 //! The answer to one call: its parts, its deadlines, and the cancel when the caller disconnects.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
-use a2abus_transports::{Health, TransportError};
+use a2abus_transports::TransportError;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -40,7 +41,6 @@ const STALLED: Duration = Duration::from_secs(1);
 const MAX_QUESTIONS: usize = 256;
 
 /// The answer to one call, part by part. Dropping it before the last part cancels the call.
-#[derive(Debug)]
 pub struct Answer {
     id: ReplyId,
     parts: mpsc::Receiver<Box<CallerMessage>>,
@@ -85,7 +85,7 @@ pub struct Answer {
     /// replica follows the call.
     continues_elsewhere: Option<Arc<AtomicBool>>,
     /// What other replicas record of the answer.
-    recorded: Recorded,
+    recorded: Option<Box<RecordedParts>>,
     /// Why this replica no longer receives the answer itself; `None` while it does.
     outage: Option<Text>,
     /// Whether its parts come from the log, as other replicas record them.
@@ -96,6 +96,8 @@ pub struct Answer {
     is_asking: bool,
     /// The ids of the questions that the caller has not answered.
     open_questions: Vec<Text>,
+    /// Whether there is such a question.
+    has_question: Arc<AtomicBool>,
 }
 
 /// A call that is registered and not yet published.
@@ -123,9 +125,6 @@ type Published = (Outgoing, Result<(), TransportError>);
 /// The parts of an answer that other replicas record, after the given number. `None` if they record none.
 pub(crate) type RecordedParts =
     dyn FnOnce(u32) -> Option<mpsc::Receiver<Box<CallerMessage>>> + Send + Sync;
-
-/// Returns the recorded parts of one answer, if other replicas can receive it.
-struct Recorded(Option<Box<RecordedParts>>);
 
 /// A copy that is being published.
 struct Publishing(Option<BoxFuture<'static, Published>>);
@@ -161,12 +160,13 @@ impl Opened {
             consumed: 0,
             has_one_part: false,
             continues_elsewhere: None,
-            recorded: Recorded(None),
+            recorded: None,
             outage: None,
             reads_log: false,
             client: self.client,
             is_asking: false,
             open_questions: Vec::new(),
+            has_question: Arc::default(),
         })
     }
 }
@@ -191,7 +191,7 @@ impl Prepared {
     ) {
         self.answer.has_one_part = has_one_part;
         self.answer.continues_elsewhere = Some(Arc::new(AtomicBool::new(continues_elsewhere)));
-        self.answer.recorded = Recorded(Some(recorded));
+        self.answer.recorded = Some(recorded);
     }
 
     /// How long the agent may send nothing; `None` if its client may take longer to answer a question.
@@ -290,6 +290,11 @@ impl Answer {
         self.continues_elsewhere.as_ref()
     }
 
+    /// Whether a question to the caller is open, also for whoever has only the parts.
+    pub(crate) fn has_question(&self) -> &Arc<AtomicBool> {
+        &self.has_question
+    }
+
     /// Whether another replica can take the call over. No other replica can return the answer to an open question.
     fn can_be_handed_off(&self) -> bool {
         let elsewhere = self.continues_elsewhere.as_ref();
@@ -363,15 +368,9 @@ impl Answer {
     }
 
     fn unavailable_bus(&self, copies: &[Outgoing]) -> Option<Text> {
-        let (calls, buses) = (&self.calls, self.calls.outbound.buses());
         // Copies for others wait for their bus.
         let mut answered = copies.iter().filter(|copy| copy.is_awaited);
-        answered.find_map(|copy| match &*buses.health(copy.bus)? {
-            Health::Up | Health::Impaired(_) => None,
-            // It may be back at once.
-            Health::Connecting(_) | Health::Down(_) if !calls.is_given_up(copy.bus) => None,
-            Health::Connecting(cause) | Health::Down(cause) => Some(cause.clone()),
-        })
+        answered.find_map(|copy| self.calls.outage(copy.bus))
     }
 
     /// Handles the result of publishing the copy. If that failed, the call fails: the error arrives as a part of the
@@ -598,6 +597,7 @@ impl Answer {
                     self.open_questions.remove(0);
                 }
                 self.open_questions.push(own);
+                self.note_questions();
                 let body = question;
                 Some(Part { body, ..part })
             }
@@ -629,6 +629,7 @@ impl Answer {
             return part;
         };
         self.open_questions.remove(index);
+        self.note_questions();
         if self.open_questions.is_empty() {
             // The agent no longer waits for the client.
             self.deadline = Instant::now() + self.timeout;
@@ -641,12 +642,20 @@ impl Answer {
         let question = answered_question(answer, &self.calls.rules().limits);
         let open = &mut self.open_questions;
         let index = question.and_then(|question| open.iter().position(|own| *own == question));
-        index.map(|index| open.remove(index)).is_some()
+        let is_answer = index.map(|index| open.remove(index)).is_some();
+        self.note_questions();
+        is_answer
+    }
+
+    fn note_questions(&self) {
+        let is_open = !self.open_questions.is_empty();
+        self.has_question.store(is_open, Ordering::Relaxed);
     }
 
     /// Sends a message to the destination of the request. The publisher counts and logs failures.
     async fn send_to_agent(&mut self, answer: Bytes) {
-        let copies = self.calls.follow_up_copies(&self.cancel, &answer, "client");
+        let copy = self.calls.follow_up_copy(&self.cancel, &answer, "client");
+        let copies = copy.into_iter().collect();
         Box::pin(self.calls.publish_in_background(copies, self.last_deadline)).await;
     }
 
@@ -662,9 +671,15 @@ impl Answer {
         let destination = || copy.map(|copy| calls.name_of(copy)).unwrap_or_default();
         let cause = copy.and_then(|copy| calls.why_unpublished(copy));
         let request = calls.pending.request(self.id.call);
-        let rejected = request.and_then(|request| request.rejected());
-        // A binding does not tell whether the bus has confirmed it. If its destination fails now, it may not have.
-        let may_be_published = self.is_published_here || cause.is_none() || rejected.is_some();
+        let rejected = request.as_ref().and_then(|request| request.rejected());
+        // A binding notes the confirmation later than the bus gives it. Until then the request counts as possibly
+        // confirmed, unless its destination fails now.
+        let is_confirmed =
+            request.is_none_or(|request| request.is_confirmed.load(Ordering::Relaxed));
+        let outage = copy.and_then(|copy| calls.outage(copy.bus));
+        let fails = cause.is_some() || outage.is_some();
+        let may_be_published =
+            self.is_published_here || is_confirmed || !fails || rejected.is_some();
         let is_published =
             may_be_published && self.may_have_arrived() && self.publishing.0.is_none();
         CallError::Timeout(Box::new(NoAnswer {
@@ -680,7 +695,7 @@ impl Answer {
             } else if is_published {
                 RequestState::Published(destination().into())
             } else if self.may_have_arrived() {
-                RequestState::Unconfirmed
+                RequestState::Unconfirmed(destination().into())
             } else {
                 match cause {
                     None if !self.is_published_here => RequestState::Queued,
@@ -730,7 +745,9 @@ impl Answer {
                 | CallError::Refused(_)
                 | CallError::BadAnswer(_)
         );
-        if is_not_cancelled {
+        // The task of its lane may still hand a request over whose bus has been given up, and is back.
+        let may_follow = matches!(error, CallError::Unavailable(_)) && !self.is_published_here;
+        if is_not_cancelled && !may_follow {
             self.end();
         } else {
             self.cancel();
@@ -741,7 +758,7 @@ impl Answer {
     /// Continues with what other replicas record of the answer, because this one has lost the bus. Returns whether they
     /// record it.
     fn continue_from_log(&mut self, cause: &Text) -> bool {
-        let Some(recorded) = self.recorded.0.take() else {
+        let Some(recorded) = self.recorded.take() else {
             return false;
         };
         // A request that is not confirmed would be published again, and might be executed twice. If the agent has sent
@@ -853,6 +870,15 @@ impl Answer {
     }
 }
 
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer")
+            .field("id", &self.id)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for Answer {
     fn drop(&mut self) {
         if !self.ended {
@@ -873,20 +899,6 @@ impl Publishing {
         let published = under_way.await;
         self.0 = None;
         published
-    }
-}
-
-impl std::fmt::Debug for Publishing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Publishing")
-            .field(&self.0.is_some())
-            .finish()
-    }
-}
-
-impl std::fmt::Debug for Recorded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Recorded").field(&self.0.is_some()).finish()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The outcome of answers: delivered, late, forwarded or rejected.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
@@ -12,6 +12,7 @@ use tracing::Level;
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, Replica, ReplyId, shown_topic};
 use crate::calls::reply_token::Rejection;
+use crate::lock::lock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::ReplyOutcome;
 use crate::recent::Recent;
@@ -23,6 +24,8 @@ pub enum AnswerOutcome {
     Delivered,
     /// It answers a call of this replica that has ended: it is late, or a duplicate.
     Late(CallId),
+    /// It answers the cancel of a call, which some replica has sent.
+    OfCancel(CallId),
     /// It answers a call of this replica that goes on with what other replicas record of its answer, since this one
     /// lost the bus.
     Recorded(CallId),
@@ -60,7 +63,7 @@ impl AnswerOutcome {
     pub fn outcome(&self) -> ReplyOutcome {
         match self {
             Self::Delivered => ReplyOutcome::Delivered,
-            Self::Late(_) => ReplyOutcome::Late,
+            Self::Late(_) | Self::OfCancel(_) => ReplyOutcome::Late,
             Self::Recorded(_) => ReplyOutcome::Recorded,
             Self::Repeated(_) => ReplyOutcome::Repeated,
             Self::Foreign(_) => ReplyOutcome::Foreign,
@@ -135,13 +138,13 @@ impl EndedCalls {
             agent: agent.clone(),
             is_recorded,
         };
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut calls = lock(&self.calls);
         calls.insert(id.call, ended);
     }
 
     /// The outcome of an answer to a call that is not pending.
     pub(crate) fn outcome_of(&self, call: CallId) -> AnswerOutcome {
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = lock(&self.calls);
         match calls.get(&call).is_some_and(|ended| ended.is_recorded) {
             true => AnswerOutcome::Recorded(call),
             false => AnswerOutcome::Late(call),
@@ -150,14 +153,14 @@ impl EndedCalls {
 
     /// The reply id of a call that ended recently.
     pub(crate) fn reply_id(&self, call: CallId) -> Option<ReplyId> {
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = lock(&self.calls);
         calls.get(&call).map(|ended| ended.id)
     }
 
     /// Logs, at most once in a while per replica, that answers to its calls are read here: it may have stopped.
     pub(crate) fn log_foreign(&self, call: CallId, topic: &Topic) {
         let (replica, now) = (call.replica(), Instant::now());
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut others = lock(&self.others);
         let is_logged = |last: &Instant| now.duration_since(*last) < FOREIGN_EVERY;
         if others.get(&replica).is_some_and(is_logged) {
             return;
@@ -180,14 +183,23 @@ impl EndedCalls {
         }
     }
 
-    /// Logs an answer that reached no caller, with the reason.
-    pub(crate) fn log(&self, answered: &AnswerOutcome, topic: &Topic) {
+    /// Logs an answer that reached no caller, with the reason. No other replica reads an answer that a binding has read
+    /// (`is_of_binding`).
+    pub(crate) fn log(&self, answered: &AnswerOutcome, topic: &Topic, is_of_binding: bool) {
         let (call, why) = match answered {
             // Replicas that share a reply partition read each other's answers.
             AnswerOutcome::Delivered
             | AnswerOutcome::Forward(_)
             | AnswerOutcome::Foreign(_)
             | AnswerOutcome::Rejected(..) => return,
+            AnswerOutcome::OfCancel(call) => {
+                tracing::debug!(%call, topic = %shown_topic(topic.as_str()), "an agent has answered the cancel of a call");
+                return;
+            }
+            AnswerOutcome::Recorded(call) if is_of_binding => (
+                Some(*call),
+                "its call lost the bus of its request, and goes on with the answers that other replicas read at its reply address: they do not read this one",
+            ),
             AnswerOutcome::Recorded(call) => {
                 tracing::debug!(%call, topic = %shown_topic(topic.as_str()), "an answer is not used: its call goes on with what other replicas record");
                 return;
@@ -195,7 +207,7 @@ impl EndedCalls {
             AnswerOutcome::Repeated(call) => return self.log_repeated(*call, topic),
             AnswerOutcome::Late(call) => (
                 Some(*call),
-                "the call had already ended: this answer is late or a duplicate",
+                "the call had already ended: this answer is late or a duplicate, or another replica read it and forwarded it after the last part",
             ),
             AnswerOutcome::Looped(call) => (
                 Some(*call),
@@ -211,7 +223,7 @@ impl EndedCalls {
             return;
         };
         let topic = shown_topic(topic.as_str());
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = lock(&self.calls);
         let agent = call
             .and_then(|call| calls.get(&call))
             .map(|ended| ended.agent.as_str());

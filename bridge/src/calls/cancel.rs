@@ -1,7 +1,7 @@
 //! The cancel that an agent gets when its caller no longer waits, in the agent's protocol.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -15,6 +15,7 @@ use tracing::Level;
 
 use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, ReplyId};
+use crate::lock::lock;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::recent::Recent;
 
@@ -41,6 +42,9 @@ pub struct Canceller {
     log: LogLimit,
 }
 
+/// The prefix of the id of a cancel that is a request; the reply id of the call follows.
+const CANCEL_PREFIX: &str = "cancel-";
+
 /// The cancels for one bus.
 #[derive(Debug, Default)]
 pub(super) struct BusQueue {
@@ -55,7 +59,7 @@ const QUEUE_CANCELS: usize = 1_024;
 /// Maximum number of cancels that are sent concurrently to one bus.
 const MAX_CONCURRENT: usize = 64;
 /// Maximum number of early cancels that are remembered.
-const MAX_EARLY: usize = 1_024;
+const MAX_EARLY: usize = 65_536;
 
 // === impl Canceller ===
 
@@ -78,7 +82,7 @@ impl Canceller {
 
     /// Keeps a cancel until its request is handed over. Returns it if that has happened already.
     pub(crate) fn keep(&self, cancel: Cancel) -> Option<Cancel> {
-        let (mut early, call) = (self.early(), cancel.call());
+        let (mut early, call) = (lock(&self.early), cancel.call());
         if early.contains(&call) {
             return Some(cancel);
         }
@@ -88,22 +92,17 @@ impl Canceller {
 
     /// Takes a cancel that was kept.
     pub(crate) fn take(&self, call: CallId) -> Option<Cancel> {
-        self.early().get_mut(&call)?.take()
+        lock(&self.early).get_mut(&call)?.take()
     }
 
     /// Notes that the request of a call was handed over after the call had ended. Returns its cancel, if it was kept.
     pub(crate) fn handed_over(&self, call: CallId) -> Option<Cancel> {
-        let mut early = self.early();
+        let mut early = lock(&self.early);
         if let Some(kept) = early.get_mut(&call) {
             return kept.take();
         }
         early.insert(call, None);
         None
-    }
-
-    // Ignores poisoning: each change leaves the map consistent.
-    fn early(&self) -> MutexGuard<'_, Recent<CallId, Option<Cancel>>> {
-        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn send(&self, cancel: Cancel) {
@@ -223,10 +222,10 @@ impl Cancel {
         let call = self.id.to_string();
         let message = match (self.dialect, &self.task) {
             (Dialect::A2a03 | Dialect::JafDoc, Some(task)) => {
-                json!({"jsonrpc": "2.0", "id": format!("cancel-{call}"), "method": "tasks/cancel", "params": {"id": task}})
+                json!({"jsonrpc": "2.0", "id": format!("{CANCEL_PREFIX}{call}"), "method": "tasks/cancel", "params": {"id": task}})
             }
             (Dialect::A2a10, Some(task)) => {
-                json!({"jsonrpc": "2.0", "id": format!("cancel-{call}"), "method": "CancelTask", "params": {"id": task}})
+                json!({"jsonrpc": "2.0", "id": format!("{CANCEL_PREFIX}{call}"), "method": "CancelTask", "params": {"id": task}})
             }
             (Dialect::Acp, _) => {
                 json!({"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": call}})
@@ -243,23 +242,26 @@ impl Cancel {
 
 /// A copy with only its destination. A call may wait for a long time, and its request may be large.
 fn without_content(copy: &Outgoing) -> Outgoing {
+    let message = Message {
+        key: copy.message.key.clone(),
+        ..Message::default()
+    };
     Outgoing {
-        bus: copy.bus,
-        address: copy.address.clone(),
-        message: Message {
-            key: copy.message.key.clone(),
-            ..Message::default()
-        },
         named_by: copy.named_by,
         mode: copy.mode,
         agent: copy.agent.clone(),
         call: copy.call.clone(),
         is_awaited: copy.is_awaited,
         expires: copy.expires,
-        unit: None,
-        dead_letter: copy.dead_letter,
         may_have_arrived: copy.may_have_arrived,
+        ..Outgoing::new(copy.bus, copy.address.clone(), message)
     }
+}
+
+/// The call whose cancel has this id.
+pub(crate) fn cancelled_by(id: &str) -> Option<CallId> {
+    let id: ReplyId = id.strip_prefix(CANCEL_PREFIX)?.parse().ok()?;
+    Some(id.call)
 }
 
 /// The task that a part of an A2A answer names.
@@ -320,5 +322,14 @@ mod tests {
             "CancelTask"
         );
         assert_eq!(payload(Dialect::Acp, None)["method"], "$/cancel_request");
+    }
+
+    #[test]
+    fn the_answer_to_a_cancel_names_its_call() {
+        let call = CallId::new(Replica(0)).unwrap();
+        assert_eq!(cancelled_by(&format!("cancel-{call}")), Some(call));
+        for other in [call.text().as_str(), "cancel-7", "cancel-"] {
+            assert_eq!(cancelled_by(other), None, "{other}");
+        }
     }
 }

@@ -95,8 +95,8 @@ pub enum RequestState {
     Queued,
     /// The bus had not accepted it; with the cause, if that is known.
     Unaccepted(Option<Text>),
-    /// The bus had accepted it and not confirmed it.
-    Unconfirmed,
+    /// The bus had accepted it for this destination, and not confirmed it.
+    Unconfirmed(Text),
     /// It was published to this destination, such as `Kafka topic agents.weather`.
     Published(Text),
     /// The agent has begun its answer, and then sent nothing for too long.
@@ -153,29 +153,6 @@ pub enum Bound {
 // === impl CallError ===
 
 impl CallError {
-    /// The reason code of this error: in the access log, and as `data.reason` of a JSON-RPC error.
-    #[must_use]
-    pub fn reason_code(&self) -> &'static str {
-        match self {
-            Self::AgentNotFound(_) => "agent_not_found",
-            Self::Disabled => "unsupported",
-            Self::Timeout(_) => "timeout",
-            Self::DestinationRefused(refused) if refused.is_misnamed() => "agent_not_found",
-            Self::Unavailable(_)
-            | Self::NoSubscriber(_)
-            | Self::DestinationRefused(_)
-            | Self::Moved
-            | Self::Draining => "agent_unavailable",
-            Self::AnswerLost(_) | Self::AnswerDropped | Self::Drained | Self::HandedOff => {
-                "answer_lost"
-            }
-            Self::Exhausted(_) | Self::SlowCaller => "exhausted",
-            Self::Refused(_) => "invalid_params",
-            Self::BadAnswer(_) => "bad_agent_reply",
-            Self::Undeliverable(_) => "reply_undeliverable",
-        }
-    }
-
     /// Whether the bridge has ended the call because it is shutting down.
     pub(crate) fn is_drain(&self) -> bool {
         matches!(self, Self::Draining | Self::Drained | Self::HandedOff)
@@ -330,8 +307,8 @@ impl fmt::Display for NoAnswer {
                 let cause = cause.unwrap_or_default();
                 format!("not sent within {millis} ms: the bus did not accept the request{cause}")
             }
-            RequestState::Unconfirmed => format!(
-                "the bus did not confirm the request within {millis} ms: the agent may still get it"
+            RequestState::Unconfirmed(destination) => format!(
+                "the bus did not confirm the request within {millis} ms ({destination}): the agent may still get it"
             ),
             RequestState::Begun { parts } => format!(
                 "{named} did not end its answer: nothing came for {millis} ms after part {parts}"

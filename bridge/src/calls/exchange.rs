@@ -36,18 +36,17 @@ use tracing::Level;
 use crate::bus::deadletter::{Reason as DeadLetterReason, Stage, Undelivered};
 use crate::bus::delivery::Publisher;
 use crate::bus::line::{Line, Lines, Turn};
-use crate::bus::outbound::{Outbound, Outgoing, RoutingError, confirmed};
+use crate::bus::outbound::{Outbound, Outgoing, RoutingError};
 use crate::calls::answer::Answer;
 use crate::calls::callid::{CallId, shown_topic};
 use crate::calls::error::CallError;
 use crate::calls::failure::{Failure, Reason};
-use crate::calls::reply::spring;
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::restart::chain;
 use cancellable::{Cancellable, Cancellables};
 pub(crate) use cancellable::{Cancelled, RequestIdentity};
 pub(crate) use requester::Requester;
-use room::Hold;
+use room::Place;
 use running::{EntryState, Running};
 use unsettled::Publishing;
 pub(crate) use unsettled::Unsettled;
@@ -94,9 +93,9 @@ pub(crate) struct WaitingRequest {
     pub(crate) requester: Requester,
     /// Its place among the requests that may be cancelled.
     pub(crate) cancellable: Option<Cancellable>,
-    /// The agent's share of the binding's budget until the requester has its answer. So a requester whose topic accepts
-    /// nothing blocks only the share of its agent.
-    pub(crate) _room: Arc<Hold<Text>>,
+    /// Its share of the binding's budget until the requester has its answer. So a requester whose topic accepts nothing
+    /// blocks only the share of its agent.
+    pub(crate) _place: Arc<Place>,
 }
 
 /// A request that failed before it was published.
@@ -107,7 +106,7 @@ pub(crate) struct FailedRequest {
     pub(crate) requester: Requester,
     /// The share of the binding's budget until the requester has the error. Without a share, the error does not wait
     /// for a destination that accepts nothing.
-    pub(crate) room: Option<Arc<Hold<Text>>>,
+    pub(crate) place: Option<Arc<Place>>,
     /// Its place among the answers to the requester.
     pub(crate) turn: Turn,
 }
@@ -290,7 +289,7 @@ impl Exchanges {
             mut answer,
             requester,
             cancellable,
-            _room,
+            _place,
         } = waits;
         let mut number = 0_u32;
         loop {
@@ -439,10 +438,10 @@ impl Exchanges {
         let FailedRequest {
             failure,
             mut requester,
-            room,
+            place,
             turn,
         } = failed;
-        if room.is_none() {
+        if place.is_none() {
             // It is tried only once.
             requester.is_redeliverable = false;
             let copy = self
@@ -463,14 +462,8 @@ impl Exchanges {
         event: &Event,
         turn: Option<Turn>,
     ) -> Result<(), UndeliveredReply> {
-        let mut copy = self.copy(requester, event)?;
-        let mut sent = self.publish(requester, &copy, turn.as_ref()).await;
-        let is_unknown = |error: &TransportError| error.kind() == TransportErrorKind::UnknownTopic;
-        if copy.address.partition.is_some() && sent.as_ref().is_err_and(is_unknown) {
-            // The requester has named a partition that its topic does not have.
-            copy.address.partition = None;
-            sent = self.publish(requester, &copy, turn.as_ref()).await;
-        }
+        let copy = self.copy(requester, event)?;
+        let sent = self.publish(requester, &copy, turn.as_ref()).await;
         sent.map_err(|error| UndeliveredReply {
             code: error.kind().as_str(),
             why: chain(&error).into(),
@@ -518,16 +511,10 @@ impl Exchanges {
     }
 
     fn copy(&self, requester: &Requester, event: &Event) -> Result<Outgoing, RoutingError> {
-        let correlation = requester.correlation.iter();
-        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
-        let headers = (own.collect(), requester.headers.as_slice());
-        let address = match requester.may_be_stored {
-            true => confirmed(&requester.address),
-            false => requester.address.clone(),
-        };
-        let mut copy = self
-            .outbound
-            .to_address(requester.bus, event, headers, address)?;
+        let to = (requester.bus, &requester.address);
+        let headers = (requester.correlation.as_ref(), &*requester.headers);
+        let stored = requester.may_be_stored;
+        let mut copy = self.outbound.to_address(event, to, headers, stored)?;
         copy.message.key = requester.answer_key();
         Ok(copy)
     }
@@ -557,21 +544,11 @@ async fn cancelled(cancellable: Option<&Cancellable>) {
 mod tests {
     use super::*;
     use crate::bus::Buses;
-    use crate::bus::delivery::Destinations;
-    use crate::config::Config;
     use crate::metrics::{BindingMetrics, Metrics};
-    use crate::readiness::Readiness;
-    use crate::rules::{CurrentRules, Rules};
     use a2abus_transports::memory::Memory;
     use a2abus_transports::{
         Address, Consumer, Reading, Subscription, Topic, TopicFilter, Transport as _,
     };
-
-    const CONFIG: &str = "
-instance: test
-transports: { bus: { type: memory } }
-default_route: [{ transport: bus, topic: t }]
-";
 
     /// A source that redelivers requests, and their exchanges.
     struct Fixture {
@@ -593,14 +570,8 @@ default_route: [{ transport: bus, topic: t }]
 
     impl Fixture {
         async fn new() -> Self {
-            let config = Config::read("test.yaml", CONFIG, []).unwrap();
-            let buses = Buses::new(Vec::new());
-            let rules = Rules::new(&config).unwrap();
-            let rules = Arc::new(CurrentRules::new(rules));
-            let outbound = Outbound::new(buses.clone(), rules);
-            let log = LogLimits::default();
-            let destinations = Destinations::new(buses, Arc::new(Readiness::new()), &log);
-            let publisher = Publisher::new(outbound.clone(), Arc::new(destinations));
+            let publisher = Publisher::of_test(Buses::new(Vec::new()));
+            let (outbound, log) = (publisher.outbound().clone(), LogLimits::default());
             let bus = Memory::default();
             let consumer = bus.subscribe(requests()).await.unwrap();
             let to = Address::topic(Topic::new("requests").unwrap());
@@ -622,7 +593,7 @@ default_route: [{ transport: bus, topic: t }]
                 // The source may take it away before it is read.
                 if delivery.acknowledger.is_current() {
                     let unsettled = Unsettled::new(self.metrics.clone());
-                    unsettled.hold(delivery.acknowledger, None);
+                    unsettled.hold(delivery.acknowledger);
                     return unsettled;
                 }
             }

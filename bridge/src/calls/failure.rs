@@ -15,7 +15,7 @@ use a2abus_plugin::{DecodeError, DecodeErrorKind, Family, Refused, Text, Unit, e
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::calls::error::{Bound, CallError, DestinationRefused, NoAnswer, RequestState};
+use crate::calls::error::{Bound, CallError, NoAnswer, RequestState};
 
 /// Why a request failed, independent of the dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +124,28 @@ pub(crate) const SOON: u32 = 1;
 // === impl Reason ===
 
 impl Reason {
+    fn of(error: &CallError) -> Self {
+        match error {
+            CallError::AgentNotFound(_) => Self::AgentNotFound,
+            CallError::Disabled => Self::Unsupported,
+            CallError::Timeout(_) => Self::Timeout,
+            CallError::DestinationRefused(refused) if refused.is_misnamed() => Self::AgentNotFound,
+            CallError::Unavailable(_)
+            | CallError::NoSubscriber(_)
+            | CallError::DestinationRefused(_)
+            | CallError::Moved
+            | CallError::Draining => Self::AgentUnavailable,
+            CallError::AnswerLost(_)
+            | CallError::AnswerDropped
+            | CallError::Drained
+            | CallError::HandedOff => Self::AnswerLost,
+            CallError::Exhausted(_) | CallError::SlowCaller => Self::Exhausted,
+            CallError::Refused(_) => Self::InvalidParams,
+            CallError::BadAnswer(_) => Self::BadAgentReply,
+            CallError::Undeliverable(_) => Self::ReplyUndeliverable,
+        }
+    }
+
     /// The table of docs/protocols/a2a.md §5.
     ///
     /// In addition: the rows of JSON-RPC itself; `content_type` for the other dialects, because the dialect of an
@@ -161,6 +183,16 @@ impl Reason {
             Self::McpVersion       => (REQUEST,  REQUEST,  -32_022,  "version_not_supported", "INVALID_REQUEST"),
         };
         Row { jaf_doc, a2a, other, reason_code, error_info }
+    }
+}
+
+// === impl CallError ===
+
+impl CallError {
+    /// The reason code of this error: in the access log, and as `data.reason` of a JSON-RPC error.
+    #[must_use]
+    pub fn reason_code(&self) -> &'static str {
+        Reason::of(self).row().reason_code
     }
 }
 
@@ -311,62 +343,57 @@ impl Failure {
 
     /// The failure of a call without an answer.
     pub(crate) fn call(error: &CallError) -> Self {
-        use Reason::{AgentUnavailable, AnswerLost, BadAgentReply, Exhausted, InvalidParams};
+        let reason = Reason::of(error);
         match error {
             CallError::AgentNotFound(agent) => Self::no_agent(agent),
             CallError::Timeout(timeout) => {
                 Self::no_answer(timeout, "raise X-A2A-Timeout to wait longer")
             }
-            CallError::DestinationRefused(refused) => Self::destination_refused(refused),
-            CallError::Disabled => Self::new(Reason::Unsupported, error.to_string()),
+            CallError::DestinationRefused(refused) => {
+                Self::new(reason, format!("{refused}: {}", refused.fix()))
+            }
+            CallError::Disabled
+            | CallError::Refused(_)
+            | CallError::BadAnswer(_)
+            | CallError::Undeliverable(_) => Self::new(reason, error.to_string()),
             // The cause may reveal internals. The log has it.
             CallError::Unavailable(_) => Self::new(
-                AgentUnavailable,
-                "the agent cannot be reached: its bus is unavailable; try again later",
+                reason,
+                "the agent cannot be reached: its bus is unavailable (/readyz of the bridge names the transport); try again later",
             ),
             CallError::NoSubscriber(_) => Self::new(
-                AgentUnavailable,
+                reason,
                 format!("{error}; start the agent, or correct its subject or the route"),
             ),
             CallError::AnswerLost(_) => Self::new(
-                AnswerLost,
+                reason,
                 "the bus became unavailable after the request was sent and before the answer arrived; the agent may have executed the request",
             ),
             CallError::Exhausted(bound) => {
-                Self::new(Exhausted, format!("{bound}; try again in a moment"))
+                Self::new(reason, format!("{bound}; try again in a moment"))
                     .detail("retryAfterSeconds", SOON)
             }
             CallError::Drained => Self::new(
-                AnswerLost,
+                reason,
                 "the bridge shut down before the agent's answer arrived; the agent may have executed the request",
             ),
             CallError::HandedOff => Self::new(
-                AnswerLost,
+                reason,
                 "the bridge shut down before the agent's answer arrived; if the task has begun, or if the request had an Idempotency-Key, another replica receives the answer if one runs: ask there for the task, or send the request again with its key; without a key the agent would do the work again",
             ),
-            CallError::Moved => Self::new(AgentUnavailable, format!("{error}; send it again")),
+            CallError::Moved => Self::new(reason, format!("{error}; send it again")),
             CallError::Draining => Self::new(
-                AgentUnavailable,
+                reason,
                 "the bridge is shutting down; send the request again to another replica",
             ),
-            CallError::Refused(why) => {
-                Self::new(InvalidParams, format!("the request cannot be sent: {why}"))
-            }
             CallError::SlowCaller => Self::new(
-                Exhausted,
+                reason,
                 "the answer was dropped because its parts were not read as fast as they arrived",
             ),
             CallError::AnswerDropped => Self::new(
-                AnswerLost,
+                reason,
                 "the agent has answered, but there was no memory for its answer (calls.budget_bytes); sending the request again makes the agent execute it again",
             ),
-            CallError::BadAnswer(why) => Self::new(
-                BadAgentReply,
-                format!("the agent's answer cannot be used: {why}"),
-            ),
-            undeliverable @ CallError::Undeliverable(_) => {
-                Self::new(Reason::ReplyUndeliverable, undeliverable.to_string())
-            }
         }
     }
 
@@ -476,17 +503,6 @@ impl Failure {
             }
         };
         failure.detail("availableAgents", known)
-    }
-
-    /// The failure for a refused destination. If the request chose its name, the name may be wrong; otherwise an
-    /// operator has to repair it.
-    fn destination_refused(refused: &DestinationRefused) -> Self {
-        let reason = if refused.is_misnamed() {
-            Reason::AgentNotFound
-        } else {
-            Reason::AgentUnavailable
-        };
-        Self::new(reason, format!("{refused}: {}", refused.fix()))
     }
 
     /// The failure of a call of a requester on the bus, whose options differ from those of an HTTP caller.

@@ -1,8 +1,8 @@
 //! Prepares a request before it is published: assigns the call id, routes it and registers the call.
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use a2abus_plugin::protocol::dialect::Dialect;
@@ -19,6 +19,7 @@ use super::error::{Bound, CallError, NoAnswer, RequestState};
 use super::service::{Calls, Request};
 use crate::account::{self, Account};
 use crate::budget::{Charge, ClientBudget};
+use crate::bus::BusId;
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::cancel::Cancel;
@@ -233,7 +234,7 @@ impl Calls {
         if let Some(unreadable) = copies.iter().find(|copy| self.lacks_reply_reader(copy)) {
             return Err(self.no_reply_reader(unreadable));
         }
-        let opened = self.open(exchange, &copies, Some((&caller, budget)), false)?;
+        let opened = self.open(exchange, &copies, Some((&caller, budget)), None)?;
         Ok((opened, copies))
     }
 
@@ -298,8 +299,8 @@ impl Calls {
     }
 
     /// Registers a call whose `copies` are about to be published. It counts against the limit of its agent, and of its
-    /// caller if there is one, whose budget is looked up if it is not known. If it `is_kept`, it survives an outage of
-    /// its bus.
+    /// caller if there is one. The caller's budget is looked up if it is not known. If a bus stores the message of the
+    /// request until it is answered (`stored_by`), the call survives an outage of the agent's bus, once it is sent.
     ///
     /// # Errors
     /// When too many calls are waiting, or the bridge is draining.
@@ -308,7 +309,7 @@ impl Calls {
         exchange: Exchange,
         copies: &[Outgoing],
         caller: Option<(&Text, Option<ClientBudget>)>,
-        is_kept: bool,
+        stored_by: Option<BusId>,
     ) -> Result<Opened, CallError> {
         let timeouts = exchange.timeouts();
         let Exchange {
@@ -327,19 +328,15 @@ impl Calls {
         let shares = self.shares(target.clone().unwrap_or_default(), caller)?;
         let (budget, charge) = self.memory_of(caller, budget.flatten())?;
         let (sender, parts) = mpsc::channel(self.limits.max_parts_buffered);
-        let answered = copies.iter().find(|copy| copy.is_awaited);
+        let agent = target.clone().unwrap_or_default();
+        let fingerprint = fingerprint.unwrap_or_else(|| Fingerprint::of(&event));
+        let request = CallRequest::new(id, form, streamed, agent, fingerprint);
         let entry = Entry {
             parts: sender,
-            request: Arc::new(CallRequest {
-                form,
-                streamed,
-                agent: target.clone().unwrap_or_default(),
-                id,
-                fingerprint: fingerprint.unwrap_or_else(|| Fingerprint::of(&event)),
-                progress: Mutex::default(),
-            }),
-            bus: answered.map(|copy| copy.bus),
-            is_kept: AtomicBool::new(is_kept),
+            request: Arc::new(request),
+            bus: bus_of(copies),
+            is_kept: AtomicBool::new(stored_by.is_some()),
+            stored_by,
             may_have_arrived: Arc::clone(&may_have_arrived),
             line: None,
             shares,
@@ -362,6 +359,28 @@ impl Calls {
             client,
             may_have_arrived,
         })
+    }
+
+    /// Checks the bus of a request that a binding has read. Call this after the call is registered: when a bus is given
+    /// up, only registered calls fail.
+    ///
+    /// # Errors
+    /// When the bus is down. Not if the source of the request is on the same bus (`stored_by`): the requester would get
+    /// no error before that bus is back.
+    pub(crate) fn reachable(
+        &self,
+        opened: Opened,
+        copies: &[Outgoing],
+        stored_by: Option<BusId>,
+    ) -> Result<Opened, CallError> {
+        let bus = bus_of(copies).filter(|bus| stored_by != Some(*bus));
+        match bus.and_then(|bus| self.outage(bus)) {
+            None => Ok(opened),
+            Some(cause) => {
+                self.pending.remove(opened.id.call);
+                Err(CallError::Unavailable(cause))
+            }
+        }
     }
 
     /// The budget for the parts of the answer, which may be known, and the charge for the call itself.
@@ -533,6 +552,12 @@ pub(crate) const OVERRULED: [&str; 8] = [
     extension::CALL_ID,
     extension::EXPIRY_TIME,
 ];
+
+/// The bus of the copy that is to be answered.
+fn bus_of(copies: &[Outgoing]) -> Option<BusId> {
+    let answered = copies.iter().find(|copy| copy.is_awaited);
+    answered.map(|copy| copy.bus)
+}
 
 /// Replaces the id and, if there is one, the progress token of a JSON-RPC request with a JSON token.
 pub(crate) fn with_token(bytes: &Bytes, id: &Id, progress: Option<&Id>, token: &str) -> Bytes {

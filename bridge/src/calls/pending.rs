@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
-use super::sync::{AtomicUsize, DashMap, Mutex};
+use super::sync::{AtomicUsize, DashMap, Mutex, MutexGuard};
 use crate::budget::{BudgetExhausted, Charge, ClientBudget};
 use crate::bus::BusId;
 use crate::bus::line::{Line, Turn};
@@ -50,6 +50,8 @@ pub struct Entry {
     /// Whether the call survives an outage of its bus. Its request is then published later, or its answer may still
     /// arrive.
     pub is_kept: AtomicBool,
+    /// The bus that stores the message of the request until it is answered, if one does.
+    pub stored_by: Option<BusId>,
     /// Set once an agent may have received the request.
     pub may_have_arrived: Arc<AtomicBool>,
     /// The line of answers to its requester, if that is on the bus.
@@ -75,6 +77,8 @@ pub struct CallRequest {
     pub id: ReplyId,
     /// The fingerprint of the request as it was published.
     pub fingerprint: Fingerprint,
+    /// Whether a binding published the request, and its bus has confirmed it.
+    pub is_confirmed: AtomicBool,
     /// The progress so far. Locked while parts are rendered and handed over, so that they keep their order.
     pub progress: Mutex<Progress>,
 }
@@ -193,6 +197,25 @@ impl Fingerprint {
 // === impl CallRequest ===
 
 impl CallRequest {
+    /// A request whose answer has not begun.
+    pub(crate) fn new(
+        id: ReplyId,
+        form: Form,
+        streamed: bool,
+        agent: Text,
+        fingerprint: Fingerprint,
+    ) -> Self {
+        Self {
+            form,
+            streamed,
+            agent,
+            id,
+            fingerprint,
+            is_confirmed: AtomicBool::new(false),
+            progress: Mutex::default(),
+        }
+    }
+
     /// Whether its answer may have several parts, so that nobody would notice a missing one.
     #[must_use]
     pub fn has_parts(&self) -> bool {
@@ -212,20 +235,17 @@ impl CallRequest {
     /// Why the last answer was rejected, if one was.
     #[must_use]
     pub fn rejected(&self) -> Option<Rejection> {
-        let progress = self.progress.lock();
-        progress.unwrap_or_else(PoisonError::into_inner).rejected
+        self.progress().rejected
     }
 
     /// How many parts were collected for a caller of one answer, and when the last one came.
     pub(crate) fn collected(&self) -> Option<(u32, Instant)> {
-        let progress = self.progress.lock();
-        progress.unwrap_or_else(PoisonError::into_inner).collected
+        self.progress().collected
     }
 
     /// How many parts of the answer came, and when the last one did.
     pub(crate) fn came(&self) -> Option<(u32, Instant)> {
-        let progress = self.progress.lock();
-        let progress = progress.unwrap_or_else(PoisonError::into_inner);
+        let progress = self.progress();
         let both = [progress.handed_over, progress.collected];
         let sum = |(some, first): (u32, Instant), (more, second)| {
             (some.saturating_add(more), first.max(second))
@@ -235,8 +255,12 @@ impl CallRequest {
 
     /// Records why an answer was rejected.
     pub fn note_rejected(&self, why: Rejection) {
+        self.progress().rejected = Some(why);
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
         let progress = self.progress.lock();
-        progress.unwrap_or_else(PoisonError::into_inner).rejected = Some(why);
+        progress.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -397,10 +421,7 @@ impl PendingCalls {
         }) else {
             return HandOver::Late;
         };
-        let mut progress = request
-            .progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut progress = request.progress();
         if progress.is_over {
             return HandOver::Late;
         }
@@ -512,9 +533,26 @@ impl PendingCalls {
         entry.is_some()
     }
 
+    /// Records that the bus has confirmed the request of a call, which a binding published.
+    pub(crate) fn note_confirmed(&self, call: CallId) {
+        if let Some(entry) = self.table.get(&call) {
+            entry.request.is_confirmed.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Lets a call survive an outage of its bus.
     pub fn keep(&self, call: CallId) {
         if let Some(entry) = self.table.get(&call) {
+            entry.is_kept.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that a part of the answer to a call was read on this bus, which stores answers. If the request went to
+    /// another bus, the call now survives an outage of that one.
+    pub(crate) fn note_stored_part(&self, call: CallId, bus: BusId) {
+        if let Some(entry) = self.table.get(&call)
+            && entry.bus.is_some_and(|own| own != bus)
+        {
             entry.is_kept.store(true, Ordering::Relaxed);
         }
     }
@@ -556,5 +594,26 @@ impl PendingCalls {
             .into_iter()
             .filter(|call| self.fail(*call, error.clone()) == HandOver::Over)
             .count()
+    }
+}
+
+#[cfg(test)]
+impl Entry {
+    /// The entry of a call whose answer is a stream and stays as it is.
+    pub(crate) fn of_test(id: ReplyId, parts: CallerQueue, budget: ClientBudget) -> Self {
+        let (form, fingerprint) = (Form::Untouched, Fingerprint::none());
+        let request = CallRequest::new(id, form, true, Text::default(), fingerprint);
+        Self {
+            parts,
+            request: Arc::new(request),
+            bus: None,
+            is_kept: AtomicBool::new(false),
+            stored_by: None,
+            may_have_arrived: Arc::default(),
+            line: None,
+            shares: Vec::new(),
+            _charge: budget.charge(0).unwrap(),
+            budget,
+        }
     }
 }

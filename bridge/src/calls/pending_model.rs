@@ -9,23 +9,20 @@
 mod pending;
 
 mod sync {
-    pub(crate) use shuttle::sync::Mutex;
     pub(crate) use shuttle::sync::atomic::AtomicUsize;
+    pub(crate) use shuttle::sync::{Mutex, MutexGuard};
     pub(crate) use shuttle_dashmap::DashMap;
 }
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use a2abus_plugin::{Event, Text};
+use a2abus_plugin::Text;
 use bytes::Bytes;
 use prometheus::{IntCounter, IntGauge};
 use shuttle::thread;
 use tokio::sync::mpsc;
 
-use self::pending::{
-    CallRequest, CallerMessage, Entry, Fingerprint, Form, HandOver, Parts, PendingCalls,
-};
+use self::pending::{CallerMessage, Entry, HandOver, Parts, PendingCalls};
 use crate::budget::Budget;
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::error::CallError;
@@ -69,24 +66,9 @@ fn one_call() {
     let table = Arc::new(PendingCalls::new(1, calls.clone()));
     let call = CallId::new(Replica(0)).unwrap();
     let (sender, mut receiver) = mpsc::channel(16);
-    let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
     let entry = Entry {
-        parts: sender,
-        request: Arc::new(CallRequest {
-            form: Form::Untouched,
-            streamed: true,
-            agent: Text::default(),
-            id: ReplyId { call, token: None },
-            fingerprint: Fingerprint::of(&request),
-            progress: sync::Mutex::default(),
-        }),
-        bus: None,
-        is_kept: AtomicBool::new(false),
-        may_have_arrived: Arc::default(),
-        line: None,
-        shares: Vec::new(),
         _charge: budget.charge(100).unwrap(),
-        budget,
+        ..Entry::of_test(ReplyId { call, token: None }, sender, budget)
     };
     assert!(table.register(call, entry));
     let drained = thread::spawn({

@@ -1,10 +1,9 @@
 //! Does the table of pending calls deliver each answer once?
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use a2abus_models::e2a::Trust;
-use a2abus_plugin::{Event, Limits, Text};
+use a2abus_plugin::{Limits, Text};
 use bytes::Bytes;
 use prometheus::IntGauge;
 use tokio::sync::mpsc;
@@ -21,33 +20,11 @@ use crate::log_limit::LogLimits;
 
 fn entry(capacity: usize) -> (Entry, mpsc::Receiver<Box<CallerMessage>>) {
     let (parts, receiver) = mpsc::channel(capacity);
-    let request = Event::new("1".into(), "/s".into(), "t".into()).unwrap();
+    let call = CallId::new(Replica(0)).unwrap();
     let refused = prometheus::IntCounter::new("refused", "Refusals.").unwrap();
     let budget = Budget::new(1 << 20, gauge(), refused, &LogLimits::default()).for_client(None);
-    (
-        Entry {
-            parts,
-            request: Arc::new(CallRequest {
-                form: Form::Untouched,
-                streamed: true,
-                agent: Text::default(),
-                id: ReplyId {
-                    call: CallId::new(Replica(0)).unwrap(),
-                    token: None,
-                },
-                fingerprint: Fingerprint::of(&request),
-                progress: Mutex::default(),
-            }),
-            bus: None,
-            is_kept: AtomicBool::new(false),
-            may_have_arrived: Arc::default(),
-            line: None,
-            shares: Vec::new(),
-            _charge: budget.charge(0).unwrap(),
-            budget,
-        },
-        receiver,
-    )
+    let entry = Entry::of_test(ReplyId { call, token: None }, parts, budget);
+    (entry, receiver)
 }
 
 fn received(receiver: &mut mpsc::Receiver<Box<CallerMessage>>) -> Result<Part, CallError> {
@@ -143,19 +120,15 @@ fn records_that_are_collected_use_the_budget_of_the_caller() {
     let table = PendingCalls::new(8, gauge());
     let call = CallId::new(Replica(0)).unwrap();
     let (mut entry, mut receiver) = entry(8);
-    entry.request = Arc::new(CallRequest {
-        form: Form::JsonRpc {
-            id: Text::from_static("1"),
-            progress: None,
-            accepts_parts: false,
-            questions: Questions::Refused,
-        },
-        streamed: false,
-        agent: Text::default(),
-        id: ReplyId { call, token: None },
-        fingerprint: Fingerprint::none(),
-        progress: Mutex::default(),
-    });
+    let form = Form::JsonRpc {
+        id: Text::from_static("1"),
+        progress: None,
+        accepts_parts: false,
+        questions: Questions::Refused,
+    };
+    let (id, fingerprint) = (ReplyId { call, token: None }, Fingerprint::none());
+    let request = CallRequest::new(id, form, false, Text::default(), fingerprint);
+    entry.request = Arc::new(request);
     assert!(table.register(call, entry));
     // The budget is 1 MiB.
     let (text, limits) = ("x".repeat(100 << 10), Limits::default());

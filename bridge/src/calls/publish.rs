@@ -1,10 +1,10 @@
 //! Publishes the requests, notifications and cancels of callers, by the delivery policy ([`crate::bus::delivery`]) and
 //! until a deadline.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use crate::bus::outbound::Outgoing;
 use crate::calls::callid::CallId;
 use crate::calls::cancel::{BusQueue, Cancel};
 use crate::calls::pending::Entry;
+use crate::names::put;
 
 // === impl Calls ===
 
@@ -83,30 +84,13 @@ impl Calls {
             self.outbound.route(&mut event.clone(), from, None)
         };
         let copies = copies.map_err(|error| CallError::unroutable(&error, event))?;
+        if let Some(cause) = copies.first().and_then(|copy| self.outage(copy.bus)) {
+            return Err(CallError::Unavailable(cause));
+        }
         // All at once, so that a destination that is down keeps no copy from the others.
-        let published = copies.iter().map(async |copy| {
-            let attempts = AtomicU32::new(0);
-            let handed_over = || {
-                if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
-                    may_arrive(true);
-                }
-            };
-            // Pinned, so that the reason for which it waits is still known when the time is over.
-            let published = pin!(self.publisher.for_caller(copy, handed_over));
-            match timeout_at(deadline.into(), published).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(error)) => {
-                    // An earlier attempt may have arrived, although it was not confirmed.
-                    let is_only = attempts.load(Ordering::Relaxed) == 1;
-                    if is_only && error.disposition() != Disposition::Retry {
-                        may_arrive(false);
-                    }
-                    Err(self.refused_by_bus(&error, copy))
-                }
-                Err(_) => Err(CallError::Timeout(Box::new(
-                    self.unpublished(timeout, event, copy),
-                ))),
-            }
+        let published = copies.iter().enumerate().map(|(index, copy)| {
+            let until = (timeout, deadline);
+            self.publish_one((index, copy), event, until, may_arrive)
         });
         let errors = join_all(published).await.into_iter();
         let errors = errors.filter_map(Result::err);
@@ -115,9 +99,60 @@ impl Calls {
         first.map_or(Ok(()), Err)
     }
 
+    /// Publishes the copy of a notification with this index. The first one is for the destination that would answer a
+    /// request. As for a request, the outage of a bus that gets another copy does not concern the sender.
+    async fn publish_one(
+        &self,
+        (index, copy): (usize, &Outgoing),
+        event: &Event,
+        (timeout, deadline): (Duration, Instant),
+        may_arrive: &(impl Fn(bool) + Sync),
+    ) -> Result<(), CallError> {
+        let attempts = AtomicU32::new(0);
+        let handed_over = || {
+            if attempts.fetch_add(1, Ordering::Relaxed) == 0 {
+                may_arrive(true);
+            }
+        };
+        // Pinned, so that the reason for which it waits is still known when the time is over.
+        let mut published = pin!(self.publisher.for_call(copy, handed_over, None));
+        let sent = tokio::select! {
+            biased;
+            cause = self.until_outage(copy.bus) => Err(cause),
+            sent = timeout_at(deadline.into(), published.as_mut()) => Ok(sent),
+        };
+        let sent = match sent {
+            Ok(sent) => sent,
+            // It may still be confirmed.
+            Err(_) if attempts.load(Ordering::Relaxed) > 0 => {
+                timeout_at(deadline.into(), published).await
+            }
+            Err(cause) if index == 0 => return Err(CallError::Unavailable(cause)),
+            Err(_) => {
+                let later = vec![copy.clone()];
+                Box::pin(self.publish_in_background(later, deadline)).await;
+                return Ok(());
+            }
+        };
+        match sent {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => {
+                // An earlier attempt may have arrived, although it was not confirmed.
+                let is_only = attempts.load(Ordering::Relaxed) == 1;
+                if is_only && error.disposition() != Disposition::Retry {
+                    may_arrive(false);
+                }
+                Err(self.refused_by_bus(&error, copy))
+            }
+            Err(_) => Err(CallError::Timeout(Box::new(
+                self.unpublished(timeout, event, copy),
+            ))),
+        }
+    }
+
     fn unpublished(&self, after: Duration, event: &Event, copy: &Outgoing) -> NoAnswer {
         let request = match self.why_unpublished(copy) {
-            None => RequestState::Unconfirmed,
+            None => RequestState::Unconfirmed(self.name_of(copy).into()),
             why => RequestState::Unaccepted(why),
         };
         NoAnswer::unpublished(after, event, request)
@@ -152,7 +187,7 @@ impl Calls {
         let sent = copies.into_iter().map(|copy| {
             let publisher = self.publisher.clone();
             // The publisher counts and logs failures.
-            async move { drop(publisher.for_caller(&copy, || ()).await) }
+            async move { drop(publisher.for_call(&copy, || (), None).await) }
         });
         let mut sent: FuturesUnordered<_> = sent.collect();
         let begin = std::future::poll_fn(|context| {
@@ -191,6 +226,13 @@ impl Calls {
         }
     }
 
+    /// Records that a bus has confirmed the request of a call.
+    pub(crate) fn note_confirmed(&self, copy: &Outgoing) {
+        if let Some(call) = copy.awaited_call() {
+            self.pending.note_confirmed(call);
+        }
+    }
+
     /// Fails the call of a copy that cannot be delivered. Only the copy that is to be answered names the call.
     pub(crate) fn undeliverable(&self, copy: &Outgoing, error: &TransportError) {
         if let Some(call) = call_of(copy) {
@@ -207,7 +249,9 @@ impl Calls {
 
     /// Fails all calls on a bus that stays down, except those that are kept, and new ones until it is back.
     pub fn give_up_bus(&self, bus: BusId, cause: &Text) {
-        self.given_up_buses().insert(bus);
+        self.given_up_buses.send_modify(|buses| {
+            buses.insert(bus, cause.clone());
+        });
         self.fail_where(bus, cause, |_| true);
     }
 
@@ -221,68 +265,92 @@ impl Calls {
 
     /// A bus is back: calls on it are made again.
     pub fn bus_is_back(&self, bus: BusId) {
-        self.given_up_buses().remove(&bus);
+        self.given_up_buses
+            .send_if_modified(|buses| buses.remove(&bus).is_some());
     }
 
-    /// Whether calls on this bus fail until it is back.
-    pub(super) fn is_given_up(&self, bus: BusId) -> bool {
-        self.given_up_buses().contains(&bus)
+    /// Why calls on this bus fail until it is back; `None` if they do not.
+    pub(crate) fn outage(&self, bus: BusId) -> Option<Text> {
+        let cause = self.given_up_buses.borrow().get(&bus).cloned()?;
+        // It may be back already.
+        let health = self.outbound.buses().health(bus);
+        let is_up = health.is_none_or(|health| health.is_up());
+        (!is_up).then_some(cause)
     }
 
-    fn given_up_buses(&self) -> MutexGuard<'_, HashSet<BusId>> {
-        let buses = self.given_up_buses.lock();
-        buses.unwrap_or_else(PoisonError::into_inner)
+    /// Waits until calls on this bus fail. Returns why.
+    pub(crate) async fn until_outage(&self, bus: BusId) -> Text {
+        let mut given_up = self.given_up_buses.subscribe();
+        loop {
+            if let Some(cause) = self.outage(bus) {
+                return cause;
+            }
+            if given_up.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
-    /// Fails the calls on a bus that has gone down and match, except those that are kept.
+    /// Fails the matching calls on a bus that has gone down. A kept call goes on if its request may have arrived, or if
+    /// the source of the request is on that bus too: its requester would get no error before the bus is back.
     fn fail_where(&self, bus: BusId, cause: &Text, matches: impl Fn(&Entry) -> bool) {
-        let is_on_it = |entry: &Entry| {
+        let is_unsent = |entry: &Entry| {
+            let is_sent = entry.may_have_arrived.load(Ordering::Relaxed);
+            let is_stored_there = entry.stored_by == Some(bus);
+            entry.bus == Some(bus) && !is_sent && !is_stored_there && matches(entry)
+        };
+        let is_lost = |entry: &Entry| {
             let is_kept = entry.is_kept.load(Ordering::Relaxed);
             entry.bus == Some(bus) && !is_kept && matches(entry)
         };
-        let unsent = self.pending.fail_where(
-            |entry| is_on_it(entry) && !entry.may_have_arrived.load(Ordering::Relaxed),
-            &CallError::Unavailable(cause.clone()),
-        );
+        let unsent = self
+            .pending
+            .fail_where(is_unsent, &CallError::Unavailable(cause.clone()));
         let sent = self
             .pending
-            .fail_where(is_on_it, &CallError::AnswerLost(cause.clone()));
+            .fail_where(is_lost, &CallError::AnswerLost(cause.clone()));
         let failed = unsent + sent;
         if failed > 0 {
-            tracing::warn!(calls = failed, %cause, "a bus is unavailable: the calls on it fail, except those that other replicas follow");
+            tracing::warn!(calls = failed, %cause, "a bus is unavailable: the calls on it fail, except those whose answer may still arrive");
         }
     }
 
     /// Sends the agent a cancel in its protocol.
     pub(crate) async fn send_cancel(&self, cancel: Cancel) {
         let payload = Bytes::from(cancel.payload());
-        for copy in self.follow_up_copies(&cancel, &payload, "cancel") {
-            self.publish_cancel(&cancel, &copy).await;
-        }
+        let Some(copy) = self.follow_up_copy(&cancel, &payload, "cancel") else {
+            return;
+        };
+        let deadline = Instant::now() + self.limits.timeout;
+        let published = pin!(self.publisher.for_call(&copy, || (), None));
+        let why = match timeout_at(deadline.into(), published).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => self.refused_by_bus(&error, &copy).to_string(),
+            Err(_) => format!("not confirmed in time by {}", self.name_of(&copy)),
+        };
+        self.log_unsent(&cancel, &why);
     }
 
-    /// The copies of a message that follows a call's request to its agent.
-    pub(super) fn follow_up_copies(
+    /// The copy of a message that follows a call's request to its agent. `None` if the destination of the request is
+    /// not known, or if the message cannot be sent, which is logged.
+    pub(super) fn follow_up_copy(
         &self,
         cancel: &Cancel,
         payload: &Bytes,
         caller: &'static str,
-    ) -> Vec<Outgoing> {
-        let (limits, mut copies) = (self.rules().limits, Vec::new());
-        for unit in decode(payload, &Hint::default(), &limits) {
-            let copy = match unit {
-                Ok(unit) => self.follow_up(cancel, unit, caller),
-                Err(refused) => {
-                    self.metrics.refused(refused.error.kind());
-                    Err(refused.error.to_string())
-                }
-            };
-            match copy {
-                Ok(copy) => copies.extend(copy),
-                Err(why) => self.log_unsent(cancel, &why),
+    ) -> Option<Outgoing> {
+        let copy = match decode(payload, &Hint::default(), &self.rules().limits).into_only() {
+            Ok(Ok(unit)) => self.follow_up(cancel, unit, caller),
+            Ok(Err(refused)) => {
+                self.metrics.refused(refused.error.kind());
+                Err(refused.error.to_string())
             }
-        }
-        copies
+            Err(_) => Err("expected exactly one message".to_owned()),
+        };
+        copy.unwrap_or_else(|why| {
+            self.log_unsent(cancel, &why);
+            None
+        })
     }
 
     /// The copy of one such message; `None` if the destination of the request is not known.
@@ -309,22 +377,10 @@ impl Calls {
             headers: Vec::new(),
         };
         let mut event = self.event(request).map_err(|error| error.to_string())?;
-        // A call id is always a legal value: it is base32.
-        let marked = event.set(extension::CALL_ID, Text::from(cancel.id().to_string()));
-        debug_assert!(marked.is_ok());
+        let id = Text::from(cancel.id().to_string());
+        put(&mut event, extension::CALL_ID, id);
         let copy = self.outbound.follow_up(&event, original);
         copy.map(Some).map_err(|error| error.to_string())
-    }
-
-    async fn publish_cancel(&self, cancel: &Cancel, copy: &Outgoing) {
-        let deadline = Instant::now() + self.limits.timeout;
-        let published = pin!(self.publisher.for_caller(copy, || ()));
-        let why = match timeout_at(deadline.into(), published).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => self.refused_by_bus(&error, copy).to_string(),
-            Err(_) => format!("not confirmed in time by {}", self.name_of(copy)),
-        };
-        self.log_unsent(cancel, &why);
     }
 
     fn log_unsent(&self, cancel: &Cancel, why: &str) {

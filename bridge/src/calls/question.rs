@@ -5,7 +5,7 @@
 //! the agent's own id. Source: docs/protocols/mcp.md §10.
 
 use a2abus_plugin::json::range_of;
-use a2abus_plugin::protocol::jsonrpc::{self, Id, splice};
+use a2abus_plugin::protocol::jsonrpc::{self, Id, code, splice};
 use a2abus_plugin::{Hint, Text, Unit, decode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -84,10 +84,6 @@ pub(crate) struct PassedAnswer {
     pub(crate) body: Bytes,
 }
 
-/// The error code of a client that does not support the question. Source: JSON-RPC 2.0 section 5.1.
-const METHOD_NOT_FOUND: i32 = -32_601;
-/// That of a client that does not support the mode of an elicitation. Source: MCP 2025-11-25, elicitation.
-const INVALID_PARAMS: i32 = -32_602;
 /// The longest method in a log line about a question, in characters.
 const MAX_METHOD: usize = 64;
 
@@ -172,7 +168,8 @@ impl Abilities {
             let mode = if self.url_elicitation { "form" } else { "url" };
             let why =
                 format!("the client of this call does not support elicitation of the mode {mode}");
-            return (INVALID_PARAMS, why);
+            // Source: MCP 2025-11-25, elicitation.
+            return (code::INVALID_PARAMS, why);
         }
         let why = if Self::ALL.has(method) {
             format!(
@@ -183,7 +180,7 @@ impl Abilities {
                 "the caller cannot be asked ({method}): the bridge passes on only the questions of MCP (sampling, elicitation, roots), and only to clients of MCP"
             )
         };
-        (METHOD_NOT_FOUND, why)
+        (code::METHOD_NOT_FOUND, why)
     }
 }
 

@@ -380,14 +380,8 @@ fn part_of_step(id: &Text, step: FoldStep) -> Option<Part> {
     let last = step.kind == FoldStepKind::Answer;
     let is_question = message.get("method").is_some() && message.get("id").is_some();
     let body = match (message.get("result"), message.get("error")) {
-        (Some(value), _) => result(id, value.to_string().as_bytes()),
-        (None, Some(error)) => joined(&[
-            b"{\"jsonrpc\":\"2.0\",\"id\":",
-            id.as_bytes(),
-            b",\"error\":",
-            error.to_string().as_bytes(),
-            b"}",
-        ]),
+        (Some(value), _) => jsonrpc::result(id, &value.to_string()),
+        (None, Some(error)) => jsonrpc::error(id, &error.to_string()),
         // A notification, or a question with an id of the agent.
         (None, None) => message.to_string().into(),
     };

@@ -10,26 +10,30 @@
 //! A replica reads one partition of the reply topic without a consumer group: it is ready at once, a rebalance cannot
 //! take its answers away, and several replicas may share a partition. Answers that arrive elsewhere (in another
 //! partition, or on a response topic of simple agents) are published once more, to the address that their call id
-//! names.
+//! names. Response topics that are read with core NATS are different: every replica reads them whole, and takes the
+//! answers to its own calls. A queue group would spread the parts of one answer over the replicas, out of order. Their
+//! answers are forwarded for processes that do not read them; who reads them ignores these copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
+use a2abus_models::e2a::Trust;
 use a2abus_plugin::{Event, Text, extension};
 use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
     Address, Message, Reading, Subscription, Topic, TopicError, TopicFilter, TransportError,
+    overlap,
 };
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
+use crate::bus::headers::spring;
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::{CallId, Replica, ReplyId};
 use crate::calls::reply_source::FORWARDED_FROM;
-use crate::names::Mode;
-use crate::route::NamedBy;
+use crate::names::put;
 
 /// The reply addresses of this replica, on every bus.
 #[derive(Debug, Clone)]
@@ -61,17 +65,13 @@ enum ReplyAddress {
     },
     /// Subjects below this one: `SUBJECT.REPLICA.CALLID`, with the reply token after the call id, and `followed` before
     /// it if other replicas read the answer too.
-    Subjects { below: Topic },
-}
-
-/// Names of the headers that Spring's `ReplyingKafkaTemplate` and `@SendTo` use. Source: Spring for Apache Kafka.
-pub mod spring {
-    /// The topic of the answer.
-    pub const REPLY_TOPIC: &str = "kafka_replyTopic";
-    /// The partition of the answer, 4 bytes, big endian.
-    pub const REPLY_PARTITION: &str = "kafka_replyPartition";
-    /// The header that the answer must repeat unchanged.
-    pub const CORRELATION_ID: &str = "kafka_correlationId";
+    Subjects {
+        below: Topic,
+        /// The response topics that every replica reads whole.
+        others: Vec<TopicFilter>,
+        /// Those of bindings that trust their peers.
+        trusted: Vec<TopicFilter>,
+    },
 }
 
 /// The header of an answer that one replica has forwarded to another. It is not forwarded again: two replicas that
@@ -171,6 +171,8 @@ impl ReplyChannels {
                 ProtocolBinding::Nats | ProtocolBinding::Memory | ProtocolBinding::Http => {
                     ReplyAddress::Subjects {
                         below: topic.clone(),
+                        others: Vec::new(),
+                        trusted: Vec::new(),
                     }
                 }
             };
@@ -186,6 +188,67 @@ impl ReplyChannels {
             channels: called.map(channel).collect(),
             replica,
             reads_every_partition: Arc::default(),
+        }
+    }
+
+    /// Makes this replica also read these topics of a bus, each with the trust of its binding.
+    pub(crate) fn read_also(&mut self, bus: BusId, mut topics: Vec<(TopicFilter, Trust)>) {
+        let mut channels = self.channels.iter_mut();
+        let channel = channels.find(|channel| channel.bus == bus);
+        let address = channel.map(|channel| &mut channel.reply_address);
+        let Some(ReplyAddress::Subjects {
+            others, trusted, ..
+        }) = address
+        else {
+            return;
+        };
+        topics.sort_by_key(|(topic, _)| wide_first(topic));
+        for (topic, trust) in topics {
+            if trust == Trust::Trusted {
+                trusted.push(topic.clone());
+            }
+            // A message that two subscriptions match arrives twice.
+            let is_read = |other: &TopicFilter| overlap(other.as_str(), topic.as_str());
+            if !others.iter().any(is_read) {
+                others.push(topic);
+            }
+        }
+    }
+
+    /// Whether every replica reads this topic of a bus whole.
+    pub(crate) fn is_whole(&self, bus: BusId, topic: &Topic) -> bool {
+        self.others_on(bus).iter().any(|other| other.matches(topic))
+    }
+
+    /// The response topics of a bus that every replica reads whole.
+    fn others_on(&self, bus: BusId) -> &[TopicFilter] {
+        match self.channel(bus).map(|channel| &channel.reply_address) {
+            Some(ReplyAddress::Subjects { others, .. }) => others,
+            Some(ReplyAddress::Partitioned { .. }) | None => &[],
+        }
+    }
+
+    /// Whether a message is a copy of an answer that this replica reads itself, because it reads the topic whole. The
+    /// copy was made for processes that do not read the topic.
+    pub(crate) fn is_read_here(&self, bus: BusId, copy: &Message) -> bool {
+        let headers = &copy.headers;
+        let is_copy = headers.get(FORWARDS).is_some();
+        let from = headers.get(FORWARDED_FROM).filter(|_| is_copy);
+        from.and_then(|from| std::str::from_utf8(from).ok())
+            .and_then(|from| Topic::new(from.to_owned()).ok())
+            .is_some_and(|topic| self.is_whole(bus, &topic))
+    }
+
+    /// The trust on a topic of a bus that every replica reads whole: that of its binding.
+    pub(crate) fn trust_on(&self, bus: BusId, topic: &Topic) -> Trust {
+        let address = self.channel(bus).map(|channel| &channel.reply_address);
+        match address {
+            Some(ReplyAddress::Subjects { trusted, .. })
+                if trusted.iter().any(|trusted| trusted.matches(topic)) =>
+            {
+                Trust::Trusted
+            }
+            _ => Trust::Untrusted,
         }
     }
 
@@ -209,19 +272,19 @@ impl ReplyChannels {
     }
 
     /// The subscription of the reader that follows the answers of other replicas: all reply addresses of followed
-    /// calls.
+    /// calls, and the response topics that every replica reads whole.
     ///
     /// # Errors
     /// When the reply topic is too long.
     pub fn followed(&self, channel: &ReplyChannel) -> Result<Subscription, TopicError> {
-        let topic = match &channel.reply_address {
-            ReplyAddress::Partitioned { topic, .. } => TopicFilter::from(topic.clone()),
-            ReplyAddress::Subjects { below } => {
-                TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?
+        let topics = match &channel.reply_address {
+            ReplyAddress::Partitioned { topic, .. } => vec![TopicFilter::from(topic.clone())],
+            ReplyAddress::Subjects { below, others, .. } => {
+                and_others(TopicFilter::new(format!("{below}.*.{FOLLOWED}.>"))?, others)
             }
         };
         Ok(Subscription {
-            topics: vec![topic],
+            topics,
             reading: Reading::Live { partition: None },
             budget_bytes: REPLY_BUDGET_BYTES,
             budget_messages: REPLY_BUDGET_MESSAGES,
@@ -291,8 +354,8 @@ impl ReplyChannels {
         match &channel.reply_address {
             ReplyAddress::Partitioned { topic, partitions } => {
                 let partition = i32::from(partition_of(id.call.replica(), partitions));
-                set(event, extension::REPLY_TO, topic.as_str());
-                set(event, extension::REPLY_PARTITION, partition);
+                put(event, extension::REPLY_TO, topic.as_str());
+                put(event, extension::REPLY_PARTITION, partition);
                 let header = |name, value: Bytes| (Text::from_static(name), value);
                 vec![
                     header(
@@ -306,9 +369,9 @@ impl ReplyChannels {
                     header(spring::CORRELATION_ID, Bytes::from(id.to_string())),
                 ]
             }
-            ReplyAddress::Subjects { below } => {
+            ReplyAddress::Subjects { below, .. } => {
                 if let Ok(subject) = subject_of(below, id) {
-                    set(event, extension::REPLY_TO, subject.as_str());
+                    put(event, extension::REPLY_TO, subject.as_str());
                     address.reply_to = Some(subject);
                 }
                 Vec::new()
@@ -317,13 +380,13 @@ impl ReplyChannels {
     }
 
     /// A message that was read in this topic of a bus, for the reply address that the call id names. `from` names the
-    /// record that was read.
+    /// record that was read, or the topic if the bus numbers no messages.
     #[must_use]
     pub fn forward(
         &self,
         id: ReplyId,
         (bus, read_in): (BusId, &Topic),
-        from: Option<String>,
+        from: String,
         mut message: Message,
     ) -> Option<Outgoing> {
         let (address, is_within) = match &self.channel(bus)?.reply_address {
@@ -334,7 +397,7 @@ impl ReplyChannels {
                 };
                 (address, topic == read_in)
             }
-            ReplyAddress::Subjects { below } => {
+            ReplyAddress::Subjects { below, .. } => {
                 (Address::topic(subject_of(below, id).ok()?), false)
             }
         };
@@ -342,22 +405,10 @@ impl ReplyChannels {
         message.headers.put(FORWARDS, place);
         // Only the body may name the call. If it cannot be forwarded, the header does.
         message.headers.put(spring::CORRELATION_ID, id.to_string());
-        if let Some(from) = from {
-            message.headers.put(FORWARDED_FROM, from);
-        }
+        message.headers.put(FORWARDED_FROM, from);
         Some(Outgoing {
-            bus,
-            address,
-            message,
-            named_by: NamedBy::Config,
-            mode: Mode::default(),
-            agent: None,
             call: Some(id.call.to_string().into()),
-            is_awaited: false,
-            expires: None,
-            unit: None,
-            dead_letter: None,
-            may_have_arrived: false,
+            ..Outgoing::new(bus, address, message)
         })
     }
 
@@ -378,18 +429,18 @@ impl ReplyChannels {
         count: u32,
     ) -> Result<Subscription, TopicError> {
         let own = || u32::from(partition_among(self.replica, limited(count)));
-        let (topic, partition) = match &channel.reply_address {
+        let (topics, partition) = match &channel.reply_address {
             ReplyAddress::Partitioned { topic, .. } => (
-                TopicFilter::from(topic.clone()),
+                vec![TopicFilter::from(topic.clone())],
                 (!self.reads_every_partition.load(Ordering::Relaxed)).then(own),
             ),
-            ReplyAddress::Subjects { below } => (
-                TopicFilter::new(format!("{below}.{}.>", self.replica))?,
-                None,
-            ),
+            ReplyAddress::Subjects { below, others, .. } => {
+                let own = TopicFilter::new(format!("{below}.{}.>", self.replica))?;
+                (and_others(own, others), None)
+            }
         };
         Ok(Subscription {
-            topics: vec![topic],
+            topics,
             reading: Reading::Live { partition },
             budget_bytes: REPLY_BUDGET_BYTES,
             budget_messages: REPLY_BUDGET_MESSAGES,
@@ -410,14 +461,21 @@ impl ReplyChannels {
         }
     }
 
-    /// Whether several replicas may read the same reply address on this bus.
+    /// Whether several replicas may read the answers on this topic of a bus.
     #[must_use]
-    pub fn is_shared(&self, bus: BusId) -> bool {
+    pub fn is_shared(&self, bus: BusId, topic: &Topic) -> bool {
         let reply_address = self.channel(bus).map(|channel| &channel.reply_address);
-        matches!(reply_address, Some(ReplyAddress::Partitioned { .. }))
+        matches!(reply_address, Some(ReplyAddress::Partitioned { .. })) || self.is_whole(bus, topic)
     }
 
-    /// Whether a message that was read at `topic` and `origin` is at the reply address of its call.
+    /// Whether this is the reply topic of a bus with partitions. Followers read all of it.
+    pub(crate) fn is_reply_topic(&self, bus: BusId, topic: &Topic) -> bool {
+        let address = self.channel(bus).map(|channel| &channel.reply_address);
+        matches!(address, Some(ReplyAddress::Partitioned { topic: replies, .. }) if replies == topic)
+    }
+
+    /// Whether a message that was read at `topic` and `origin` is at the reply address of its call, or on a topic that
+    /// every replica reads whole.
     #[must_use]
     pub fn is_home(&self, call: CallId, bus: BusId, topic: &Topic, origin: Option<&Text>) -> bool {
         match self.channel(bus).map(|channel| &channel.reply_address) {
@@ -433,11 +491,12 @@ impl ReplyChannels {
                 let read = origin.filter(|_| replies == topic).and_then(of_topic);
                 read == Some(partition_of(call.replica(), partitions))
             }
-            Some(ReplyAddress::Subjects { below }) => {
+            Some(ReplyAddress::Subjects { below, .. }) => {
                 let rest = topic.as_str().strip_prefix(below.as_str());
                 let rest = rest.and_then(|rest| rest.strip_prefix('.'));
                 let replica = rest.and_then(|rest| rest.split_once('.'));
                 replica.is_some_and(|(replica, _)| *replica == *call.replica().text())
+                    || self.is_whole(bus, topic)
             }
             None => false,
         }
@@ -483,6 +542,17 @@ impl ReplyChannel {
     }
 }
 
+fn and_others(own: TopicFilter, others: &[TopicFilter]) -> Vec<TopicFilter> {
+    std::iter::once(own).chain(others.iter().cloned()).collect()
+}
+
+/// Sorts a pattern before all those whose topics it contains: few plain words, then a last `>`, then few words at all.
+fn wide_first(topic: &TopicFilter) -> (usize, bool, usize) {
+    let words = || topic.as_str().split('.');
+    let plain = words().filter(|word| !matches!(*word, "*" | ">")).count();
+    (plain, !topic.as_str().ends_with('>'), words().count())
+}
+
 /// The partition from which a replica reads its answers.
 fn partition_of(replica: Replica, partitions: &AtomicU16) -> u16 {
     partition_among(replica, partitions.load(Ordering::Acquire))
@@ -508,8 +578,73 @@ fn subject_of(below: &Topic, id: ReplyId) -> Result<Topic, TopicError> {
     })
 }
 
-/// Sets an extension. This cannot fail: the names are our own, and the values are checked names or numbers.
-fn set(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
-    let set = event.set(name, value);
-    debug_assert!(set.is_ok(), "{name} is a legal extension");
+#[cfg(test)]
+mod tests {
+    use a2abus_transports::memory::Memory;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[test]
+    fn every_replica_reads_some_topics_whole() {
+        let buses = Buses::of_test(Memory::default().into(), &Metrics::new().unwrap());
+        let (bus, replies) = (BusId::FIRST, Topic::from_static("replies"));
+        let mut channels = ReplyChannels::new(&buses, &[bus], &replies, 1, Replica(1));
+        let mut copy = Message::plain("an answer");
+        copy.headers.put(FORWARDS, ELSEWHERE);
+        assert!(!channels.is_read_here(bus, &copy));
+        let topics = [
+            ("n.answers", true),
+            ("n.*", false),
+            ("n.>", false),
+            ("other", true),
+        ];
+        let topics = topics.map(|(topic, is_trusted)| {
+            let trust = if is_trusted {
+                Trust::Trusted
+            } else {
+                Trust::Untrusted
+            };
+            (TopicFilter::new(topic).unwrap(), trust)
+        });
+        channels.read_also(bus, topics.to_vec());
+        let channel = channels.iter().next().unwrap();
+        let own = channels.subscription(channel, 1).unwrap();
+        let followed = channels.followed(channel).unwrap();
+        for read in [own, followed] {
+            assert_eq!(read.reading, Reading::Live { partition: None });
+            let topics = read.topics.iter().map(TopicFilter::as_str);
+            // A message that two subscriptions match would arrive twice.
+            assert_eq!(topics.skip(1).collect::<Vec<_>>(), ["n.>", "other"]);
+        }
+        let of_other = CallId::new(Replica(2)).unwrap();
+        let topics = [
+            ("n.answers", true, Trust::Trusted),
+            ("n.some.other", true, Trust::Untrusted),
+            ("other", true, Trust::Trusted),
+            ("elsewhere", false, Trust::Untrusted),
+        ];
+        for (topic, is_whole, trust) in topics {
+            let topic = Topic::from_static(topic);
+            let is_home = channels.is_home(of_other, bus, &topic, None);
+            assert_eq!(is_home, is_whole);
+            assert_eq!(channels.is_shared(bus, &topic), is_whole);
+            assert_eq!(channels.trust_on(bus, &topic), trust);
+            copy.headers.put(FORWARDED_FROM, topic.to_string());
+            assert_eq!(channels.is_read_here(bus, &copy), is_whole);
+        }
+        // A record of a bus that stores answers.
+        copy.headers
+            .put(FORWARDED_FROM, "j:stream/1@1700000000000#0");
+        assert!(!channels.is_read_here(bus, &copy));
+    }
+
+    #[test]
+    fn a_pattern_is_read_before_those_that_it_contains() {
+        let mut topics = ["a.b.c", "a.*.c", "*.*", "a.>", "*.>", ">"]
+            .map(|topic| TopicFilter::new(topic).unwrap());
+        topics.sort_by_key(wide_first);
+        let sorted = topics.each_ref().map(TopicFilter::as_str);
+        assert_eq!(sorted, [">", "*.>", "*.*", "a.>", "a.*.c", "a.b.c"]);
+    }
 }

@@ -21,8 +21,8 @@ use a2abus_transports::{Address, Message, NATS_REPLY_HEADER, Topic, TopicError, 
 use bytes::Bytes;
 use globset::GlobSet;
 
+use crate::bus::headers::spring;
 use crate::calls::callid::shown_topic;
-use crate::calls::reply::spring;
 use crate::config::BindingConfig;
 use crate::names::Pattern;
 

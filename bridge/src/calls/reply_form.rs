@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Recipient};
 use crate::calls::part::Part;
+use crate::names::put;
 
 /// How the answers to one request are written as events.
 #[derive(Debug, Clone)]
@@ -99,8 +100,7 @@ impl ReplyForm {
             Ok(Err(_)) | Err(_) => {
                 let mut event = wrap_unknown(body, 0, &self.options, &context);
                 if serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-                    let set = event.set("datacontenttype", "application/json");
-                    debug_assert!(set.is_ok(), "it is a legal media type");
+                    put(&mut event, "datacontenttype", "application/json");
                 }
                 event
             }
@@ -133,10 +133,4 @@ impl ReplyForm {
             put(event, extension::COLLABORATION_ID, request.clone());
         }
     }
-}
-
-/// Sets an attribute of the bridge, whose name and value are legal.
-fn put(event: &mut Event, name: &'static str, value: impl Into<a2abus_plugin::Value>) {
-    let set = event.set(name, value);
-    debug_assert!(set.is_ok(), "{name} is a legal extension");
 }

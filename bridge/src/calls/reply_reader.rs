@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_transports::{
-    Consumer, Delivery, Outcome, Share, Transport as _, TransportError, TransportErrorKind,
+    Consumer, Delivery, Outcome, Share, Topic, Transport as _, TransportError, TransportErrorKind,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::reply::{ReplyChannel, is_forwarded_within};
-use super::resolve::{ReadAt, Reader};
 use super::service::Calls;
 use crate::bus::Bus;
 use crate::readiness::Readiness;
@@ -30,6 +29,16 @@ pub(crate) struct ReplyReader {
     pub(crate) channel: ReplyChannel,
     pub(crate) bus: Bus,
     pub(crate) calls: Arc<Calls>,
+}
+
+/// Why a subscription to the reply topic cannot go on as it is.
+enum Ended {
+    /// The reader was stopped, or has ended by itself.
+    Subscription,
+    /// The reply topic has this number of partitions now.
+    Resized(u32),
+    /// The reply topic no longer exists.
+    Topic(Topic),
 }
 
 // === impl ReplyReader ===
@@ -51,27 +60,39 @@ impl ReplyReader {
             let began = Instant::now();
             readiness.set(condition.as_str(), Ok(()));
             self.channel.set_reading(true);
-            while let Some(partitions) = self.read_all(&mut consumer, &readiness, &stop).await {
-                let moving = self.read_among(partitions, &mut consumer);
-                stop.run_until_cancelled(moving).await;
-            }
+            let ended = loop {
+                match self.read_all(&mut consumer, &readiness, &stop).await {
+                    Ended::Resized(partitions) => {
+                        let moving = self.read_among(partitions, &mut consumer);
+                        stop.run_until_cancelled(moving).await;
+                    }
+                    Ended::Subscription => break "the subscription ended".to_owned(),
+                    // It is created again before the next subscription.
+                    Ended::Topic(gone) => {
+                        break format!(
+                            "the topic {gone} no longer exists: it is created again, and calls wait"
+                        );
+                    }
+                }
+            };
             self.channel.set_reading(false);
             if let Err(error) = consumer.close(CLOSE).await {
                 tracing::warn!(transport = %self.bus.name.text(), %error, "the reader of answers did not close cleanly");
             }
-            readiness.set(condition.as_str(), Err("the subscription ended".to_owned()));
+            readiness.set(condition.as_str(), Err(ended));
             not_too_soon(began, &stop).await;
         }
     }
 
-    /// Reads answers until the subscription ends (`None`), or until the reply topic has another number of partitions.
+    /// Reads answers until the subscription cannot go on as it is.
     async fn read_all(
         &self,
         consumer: &mut Consumer,
         readiness: &Readiness,
         stop: &CancellationToken,
-    ) -> Option<u32> {
+    ) -> Ended {
         let mut resized = pin!(self.until_resized());
+        let mut gone = pin!(self.until_missing(consumer.missing_topics()));
         // As long as this replica may not read its answers, no call is made.
         let mut watched = pin!(watch_refusals(consumer.share(), |met| {
             self.channel.set_reading(met.is_ok());
@@ -81,9 +102,13 @@ impl ReplyReader {
             tokio::select! {
                 biased;
                 never = &mut watched => match never {},
-                delivery = consumer.recv() => self.read(delivery?),
-                () = stop.cancelled() => return None,
-                partitions = &mut resized => return Some(partitions),
+                delivery = consumer.recv() => match delivery {
+                    Some(delivery) => self.read(delivery),
+                    None => return Ended::Subscription,
+                },
+                () = stop.cancelled() => return Ended::Subscription,
+                partitions = &mut resized => return Ended::Resized(partitions),
+                topic = &mut gone => return Ended::Topic(topic),
             }
         }
     }
@@ -103,6 +128,27 @@ impl ReplyReader {
             {
                 return partitions;
             }
+        }
+    }
+
+    /// Waits until a topic of a reader no longer exists. A single lookup may come from a broker that does not know them
+    /// yet, and a new subscription would miss the answers that are stored meanwhile.
+    async fn until_missing(&self, missing: Option<watch::Receiver<Vec<Topic>>>) -> Topic {
+        let Some(mut missing) = missing else {
+            return std::future::pending().await;
+        };
+        loop {
+            let gone = missing.wait_for(|gone| !gone.is_empty()).await;
+            let Ok(gone) = gone.map(|gone| gone.clone()) else {
+                return std::future::pending().await;
+            };
+            for topic in gone {
+                let found = self.bus.transport.partitions(&topic).await;
+                if found.is_err_and(|error| error.kind() == TransportErrorKind::UnknownTopic) {
+                    return topic;
+                }
+            }
+            tokio::time::sleep(RECOUNT_PAUSE).await;
         }
     }
 
@@ -160,10 +206,12 @@ impl ReplyReader {
         );
         let _receive = span.entered();
         let rules = self.calls.rules();
-        let at = ReadAt::of(&delivery, &rules, self.channel.bus, Reader::ReplyChannel);
+        let bus = self.channel.bus;
+        let at = self.calls.at_reply_address(&delivery, &rules, bus);
         let binding = self.bus.transport.binding();
-        let is_second_copy =
-            is_forwarded_within(at.message) && self.calls.channels().is_reading_every_partition();
+        let channels = self.calls.channels();
+        let is_within = is_forwarded_within(at.message) && channels.is_reading_every_partition();
+        let is_second_copy = is_within || channels.is_read_here(bus, at.message);
         if !is_second_copy && !self.calls.no_responders(at, binding) {
             // The outcomes are counted and logged, and none of them needs forwarding.
             drop(self.calls.take_answers(at, binding));

@@ -11,7 +11,8 @@ use a2abus_plugin::Text;
 use a2abus_transports::Message;
 
 /// The header of a forwarded answer that names the record from which it was read: `POSITION@TIME#UNIT`, where
-/// `POSITION@TIME` is the [identity](a2abus_transports::Origin::identity) of the record.
+/// `POSITION@TIME` is the [identity](a2abus_transports::Origin::identity) of the record. On a bus that numbers no
+/// messages it names the topic.
 pub(crate) const FORWARDED_FROM: &str = "bus-forwarded-from";
 
 /// Maximum number of positions that a call remembers. Of each partition, those below the oldest that it still remembers

@@ -14,13 +14,15 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::bus::BusId;
+use crate::bus::headers::spring;
 use crate::calls::answer_outcome::{AnswerOutcome, Unanswerable};
 use crate::calls::answer_unit::{self, AnswerUnit, Body};
 use crate::calls::callid::{CALL_ID_CHARS, CallId, ReplyId, shown_topic};
+use crate::calls::cancel::cancelled_by;
 use crate::calls::error::CallError;
 use crate::calls::pending::{CallRequest, HandOver, Parts, Progress};
 use crate::calls::render;
-use crate::calls::reply::{FORWARDS, in_place_of_answer, spring, why_not_forwarded};
+use crate::calls::reply::{FORWARDS, in_place_of_answer, why_not_forwarded};
 use crate::calls::reply_address::attribute_header;
 use crate::calls::reply_source::AnswerSource;
 use crate::calls::reply_token::Rejection;
@@ -54,9 +56,10 @@ pub struct ReadAt<'a> {
 /// The reader of a topic that may have answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// The reply channel of this replica. Its messages are for this replica, or for one that shares the address.
+    /// The reply channel of this replica. Its messages are for this replica, or for one that reads them too.
     ReplyChannel,
-    /// A binding. The replica of a call also reads the answers at its reply address, through its reply channel.
+    /// A binding. The replica of a call also reads the answers at its reply address, and on the topics that every
+    /// replica reads whole, through its reply channel.
     Binding,
 }
 
@@ -99,24 +102,38 @@ impl<'a> ReadAt<'a> {
 // === impl Calls ===
 
 impl Calls {
+    /// A delivery of a reader of reply addresses. Its trust is that of the binding which also reads the topic, if any.
+    #[must_use]
+    pub(crate) fn at_reply_address<'a>(
+        &self,
+        delivery: &'a Delivery,
+        rules: &'a Rules,
+        bus: BusId,
+    ) -> ReadAt<'a> {
+        let at = ReadAt::of(delivery, rules, bus, Reader::ReplyChannel);
+        ReadAt {
+            trust: self.channels().trust_on(bus, at.topic),
+            ..at
+        }
+    }
+
     /// Hands the units of a message to the calls that they answer. Returns one outcome per unit, in order. `binding` is
     /// how the bus writes CloudEvents. Counts each outcome, and logs answers that reach no caller.
     #[must_use]
     pub fn take_answers(&self, at: ReadAt<'_>, binding: ProtocolBinding) -> Vec<AnswerOutcome> {
         let answered = self.answers_in(at, binding);
-        // The other reader of a shared reply topic reads the same record, and counts it: an answer to a call of this
-        // replica the reader of its partition, one that names no call the reader of all partitions, which makes its
-        // dead letter.
+        // Two readers of a shared topic read the same record, and one of them counts it. The reply channel counts an
+        // answer to a call of this replica. The binding counts an answer that names no call, and makes its dead letter.
         let is_read_twice = |answered: &&AnswerOutcome| match (answered, at.reader) {
             (AnswerOutcome::Foreign(call), Reader::Binding) => self.channels().is_ours(*call),
-            (AnswerOutcome::Uncorrelated(_), Reader::ReplyChannel) => {
-                self.channels().is_shared(at.bus)
+            (AnswerOutcome::Uncorrelated(_) | AnswerOutcome::OfCancel(_), Reader::ReplyChannel) => {
+                self.channels().is_shared(at.bus, at.topic)
             }
             _ => false,
         };
         for answered in answered.iter().filter(|answered| !is_read_twice(answered)) {
             self.count_reply(answered.outcome());
-            self.log_reply(answered, at.topic);
+            self.log_reply(answered, at);
         }
         answered
     }
@@ -219,10 +236,11 @@ impl Calls {
         request.note_rejected(why);
         let rejected = AnswerOutcome::Rejected(request.id.call, why);
         self.count_reply(rejected.outcome());
-        self.log_reply(&rejected, at.topic);
+        self.log_reply(&rejected, at);
     }
 
-    fn log_reply(&self, answered: &AnswerOutcome, topic: &Topic) {
+    fn log_reply(&self, answered: &AnswerOutcome, at: ReadAt<'_>) {
+        let topic = at.topic;
         match answered {
             AnswerOutcome::Rejected(call, why) => self.log_rejected(answered, *call, *why, topic),
             AnswerOutcome::Foreign(call) if !self.channels().is_ours(*call) => {
@@ -234,7 +252,14 @@ impl Calls {
                     self.ended().log_foreign(call, topic);
                 }
             }
-            _ => self.ended().log(answered, topic),
+            _ => {
+                // Other replicas read all partitions of the reply topic, and all messages of a whole topic.
+                let channels = self.channels();
+                let is_read_by_others =
+                    channels.is_reply_topic(at.bus, topic) || channels.is_whole(at.bus, topic);
+                let is_of_binding = at.reader == Reader::Binding && !is_read_by_others;
+                self.ended().log(answered, topic, is_of_binding);
+            }
         }
     }
 
@@ -270,8 +295,8 @@ impl Calls {
         batch: Option<Batch<'_>>,
     ) -> AnswerOutcome {
         let Some(id) = call_of(at, &unit, batch.is_some()) else {
-            let damaged = self.damaged(at, &unit);
-            return damaged.unwrap_or_else(|| {
+            let known = of_cancel(&unit).or_else(|| self.damaged(at, &unit));
+            return known.unwrap_or_else(|| {
                 AnswerOutcome::Uncorrelated(uncorrelated(unit, batch.is_some()))
             });
         };
@@ -385,30 +410,43 @@ impl Calls {
         message: impl FnOnce() -> Message,
         parts: impl FnOnce(&CallRequest, &mut Progress) -> Option<Result<Parts, CallError>>,
     ) -> AnswerOutcome {
-        let call = id.call;
-        let is_home = self
-            .channels()
-            .is_home(call, at.bus, at.topic, at.position());
-        if is_home && at.reader == Reader::Binding {
+        let (call, channels) = (id.call, self.channels());
+        let is_home = channels.is_home(call, at.bus, at.topic, at.position());
+        let is_ours = channels.is_ours(call);
+        // The reply channel of its replica takes it. Another process may not read a topic that every replica should read
+        // whole, and this one does so only while its reply channel reads.
+        let is_whole = channels.is_whole(at.bus, at.topic);
+        let is_taken_there = match is_whole {
+            true => is_ours && channels.is_reading(at.bus),
+            false => is_home,
+        };
+        if is_taken_there && at.reader == Reader::Binding {
             return AnswerOutcome::Foreign(call);
         }
-        if self.channels().is_ours(call) {
-            return self.hand_over(id, at.source_of(unit), parts);
+        if is_ours {
+            let answered = self.hand_over(id, at.source_of(unit), parts);
+            if at.origin.is_some() && matches!(answered, AnswerOutcome::Delivered) {
+                self.pending().note_stored_part(call, at.bus);
+            }
+            return answered;
         }
-        if at.reader == Reader::ReplyChannel && !is_home && !self.channels().is_shared(at.bus) {
-            return AnswerOutcome::Rejected(call, Rejection::WrongTopic);
+        if at.reader == Reader::ReplyChannel {
+            return match is_home || channels.is_shared(at.bus, at.topic) {
+                true => AnswerOutcome::Foreign(call),
+                false => AnswerOutcome::Rejected(call, Rejection::WrongTopic),
+            };
         }
-        if is_home || at.reader == Reader::ReplyChannel {
-            return AnswerOutcome::Foreign(call);
-        }
-        self.channels().note_misplaced(at.bus);
+        channels.note_misplaced(at.bus);
         if at.message.headers.get(FORWARDS).is_some() {
             return AnswerOutcome::Looped(call);
         }
         let read_in = (at.bus, at.topic);
-        let from = at.origin;
-        let from = from.map(|origin| AnswerSource::header(&origin.identity(), unit));
-        match self.channels().forward(id, read_in, from, message()) {
+        let from = match at.origin {
+            Some(origin) if !is_whole => AnswerSource::header(&origin.identity(), unit),
+            // Who reads this topic whole ignores the copy.
+            _ => at.topic.to_string(),
+        };
+        match channels.forward(id, read_in, from, message()) {
             Some(forward) => AnswerOutcome::Forward(Box::new(forward)),
             None => AnswerOutcome::Foreign(call),
         }
@@ -547,6 +585,13 @@ impl Batch<'_> {
         alone.key.clone_from(&message.key);
         alone
     }
+}
+
+/// The outcome of an answer to a cancel, if the cancel was a request, as in A2A. Nothing waits for such an answer,
+/// which repeats the id of the cancel.
+fn of_cancel(unit: &AnswerUnit) -> Option<AnswerOutcome> {
+    let id = unit.own_correlation().filter(|_| unit.is_answer())?;
+    cancelled_by(id.as_str()).map(AnswerOutcome::OfCancel)
 }
 
 fn uncorrelated(unit: AnswerUnit, is_one_of_several: bool) -> Unanswerable {

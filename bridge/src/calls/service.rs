@@ -1,16 +1,16 @@
 //! The service that makes calls: its parts, its limits and its interface.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::protocol::jsonrpc::RpcBody;
-use a2abus_plugin::{MapOptions, Text, Unit, extension};
+use a2abus_plugin::{Hint, MapOptions, Text, Unit, decode, extension};
 use a2abus_transports::Header;
 use arc_swap::Guard;
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::TaskTracker;
@@ -18,6 +18,7 @@ use tracing::Level;
 
 use super::answer_outcome::EndedCalls;
 use super::error::CallError;
+use super::failure::{Failure, Reason};
 use crate::budget::Budget;
 use crate::bus::BusId;
 use crate::bus::delivery::Publisher;
@@ -75,8 +76,8 @@ pub struct Calls {
     pub(super) canceller: Canceller,
     pub(super) metrics: Arc<Metrics>,
     pub(super) draining: AtomicBool,
-    /// The buses that stay down.
-    pub(super) given_up_buses: Mutex<HashSet<BusId>>,
+    /// The buses that stay down, and why.
+    pub(super) given_up_buses: watch::Sender<HashMap<BusId, Text>>,
     /// Cancelled when the grace period of the drain is over.
     pub(super) given_up: CancellationToken,
     pub(super) ended: EndedCalls,
@@ -166,7 +167,7 @@ impl Calls {
             canceller,
             metrics,
             draining,
-            given_up_buses: Mutex::default(),
+            given_up_buses: watch::Sender::new(HashMap::new()),
             given_up: CancellationToken::new(),
             ended: EndedCalls::new(log),
             disabled: log.limit(
@@ -215,6 +216,14 @@ impl Calls {
     #[must_use]
     pub fn rules(&self) -> Guard<Arc<Rules>> {
         self.outbound.rules()
+    }
+
+    /// Decodes a message that is exactly one request.
+    pub(crate) fn unit_of(&self, message: &Bytes, hint: &Hint) -> Result<Unit, Failure> {
+        let units = decode(message, hint, &self.rules().limits);
+        let not_one = |_| Failure::new(Reason::InvalidRequest, "expected exactly one request");
+        let unit = units.into_only().map_err(not_one)?;
+        unit.map_err(|refused| Failure::refused(&refused.error))
     }
 
     /// The reply addresses of this replica.

@@ -11,7 +11,7 @@ pub struct Attribute(AttributeName);
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum AttributeName {
     Binding,
-    Core(CoreAttribute),
+    Core(CoreAttribute, &'static str),
     Extension(Text),
 }
 
@@ -71,6 +71,16 @@ pub enum TemplateError {
     Attribute(#[from] AttributeError),
 }
 
+const CORE: [(CoreAttribute, &str); 8] = [
+    (CoreAttribute::SpecVersion, "specversion"),
+    (CoreAttribute::Id, "id"),
+    (CoreAttribute::Source, "source"),
+    (CoreAttribute::Type, "type"),
+    (CoreAttribute::DataContentType, "datacontenttype"),
+    (CoreAttribute::DataSchema, "dataschema"),
+    (CoreAttribute::Subject, "subject"),
+    (CoreAttribute::Time, "time"),
+];
 /// CloudEvents recommends names of at most this length.
 const MAX_ATTRIBUTE_NAME: usize = 20;
 
@@ -82,23 +92,15 @@ impl Attribute {
     /// # Errors
     /// When it is not lower-case letters and digits, is longer than 20 characters, or is `data`.
     pub fn new(name: &str) -> Result<Self, AttributeError> {
-        use CoreAttribute as Core;
         let legal = (1..=MAX_ATTRIBUTE_NAME).contains(&name.len())
             && name
                 .bytes()
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        let core = |core| Ok(Self(AttributeName::Core(core)));
-        match name {
-            "binding" => Ok(Self(AttributeName::Binding)),
-            "specversion" => core(Core::SpecVersion),
-            "id" => core(Core::Id),
-            "source" => core(Core::Source),
-            "type" => core(Core::Type),
-            "datacontenttype" => core(Core::DataContentType),
-            "dataschema" => core(Core::DataSchema),
-            "subject" => core(Core::Subject),
-            "time" => core(Core::Time),
-            extension if legal && extension != "data" => {
+        let core = CORE.iter().find(|(_, known)| *known == name);
+        match (name, core) {
+            ("binding", _) => Ok(Self(AttributeName::Binding)),
+            (_, Some(&(core, name))) => Ok(Self(AttributeName::Core(core, name))),
+            (extension, None) if legal && extension != "data" => {
                 Ok(Self(AttributeName::Extension(Text::from(extension))))
             }
             _ => Err(AttributeError {
@@ -110,19 +112,9 @@ impl Attribute {
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        use CoreAttribute as Core;
         match &self.0 {
             AttributeName::Binding => "binding",
-            AttributeName::Core(core) => match core {
-                Core::SpecVersion => "specversion",
-                Core::Id => "id",
-                Core::Source => "source",
-                Core::Type => "type",
-                Core::DataContentType => "datacontenttype",
-                Core::DataSchema => "dataschema",
-                Core::Subject => "subject",
-                Core::Time => "time",
-            },
+            AttributeName::Core(_, name) => name,
             AttributeName::Extension(name) => name,
         }
     }
@@ -145,7 +137,7 @@ impl Attribute {
         let text = match &self.0 {
             AttributeName::Binding => return f(Some(binding)),
             AttributeName::Extension(name) => return with_extension(event.extension(name), f),
-            AttributeName::Core(core) => match core {
+            AttributeName::Core(core, _) => match core {
                 Core::Id => Some(event.id()),
                 Core::Source => Some(event.source()),
                 Core::Type => Some(event.ty()),

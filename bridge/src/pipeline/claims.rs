@@ -26,7 +26,7 @@ use crate::calls::reply_address::AllowedReplyAddresses;
 use crate::calls::resolve::ReadAt;
 use crate::config::{BindingConfig, Claim, Config};
 use crate::metrics::BindingMetrics;
-use crate::names::DOOR;
+use crate::names::{DOOR, put};
 
 /// The attributes that the writers to the topics of a binding may set.
 #[derive(Debug)]
@@ -118,10 +118,8 @@ impl Claims {
             || Text::from(crate::clock::new_event_id()),
             |origin| Text::from(format!("{origin}#{index}")),
         );
-        for (name, value) in [(SOURCE, Text::from(source.clone())), ("id", id)] {
-            let set = event.set(name, value);
-            debug_assert!(set.is_ok(), "sources and positions are legal");
-        }
+        put(event, SOURCE, Text::from(source.clone()));
+        put(event, "id", id);
     }
 
     /// Checks a received event.
@@ -138,8 +136,7 @@ impl Claims {
             self.remove(at, event, extension::ORIGIN);
         }
         if let Some(origin) = at.position() {
-            let set = event.set(extension::ORIGIN, origin.clone());
-            debug_assert!(set.is_ok(), "origins are legal attributes");
+            put(event, extension::ORIGIN, origin.clone());
         }
     }
 
@@ -218,7 +215,7 @@ fn why(name: &str) -> &'static str {
 /// Whether an event was made of a request to the HTTP interface of any bridge: its `source` is
 /// `/a2abus/<instance>/http/<address>`, which no request can change.
 pub(crate) fn is_of_http_caller(source: &str) -> bool {
-    let Some(path) = source.strip_prefix("/a2abus/") else {
+    let Some(path) = source.strip_prefix(OWN) else {
         return false;
     };
     let mut segments = path.split('/').skip(1);

@@ -80,7 +80,10 @@ impl CopiesInHand {
         let (mut bytes, mut last) = (0, message.body.as_ref());
         for copy in copies.iter().map(|copy| &copy.message) {
             let own = copy.body.as_ref();
-            let own = own.filter(|body| !last.is_some_and(|last| is_part_of(body, last)));
+            let own = own.filter(|body| {
+                let mut known = [message.body.as_ref(), last].into_iter().flatten();
+                !known.any(|whole| is_part_of(body, whole))
+            });
             last = own.or(last);
             bytes += COPY + carried(copy) + own.map_or(0, Bytes::len);
         }
@@ -128,4 +131,26 @@ fn carried(message: &Message) -> usize {
     let key = message.key.as_ref().map_or(0, Bytes::len);
     let header = |header: &Header| header.name.len() + header.value.as_ref().map_or(0, Bytes::len);
     message.headers.iter().map(header).sum::<usize>() + key
+}
+
+#[cfg(test)]
+mod tests {
+    use a2abus_transports::{Address, Topic};
+
+    use super::*;
+    use crate::bus::BusId;
+
+    #[test]
+    fn the_body_of_the_message_is_counted_for_no_copy() {
+        const SIZE: usize = 10_000;
+        let received = Bytes::from(vec![b'r'; SIZE]);
+        let rewritten = Bytes::from(vec![b'w'; SIZE]);
+        let message = Message::plain(received.clone());
+        let copies = [rewritten, received].map(|body| {
+            let to = Address::topic(Topic::from_static("out"));
+            Outgoing::new(BusId::FIRST, to, Message::plain(body))
+        });
+        let weight = CopiesInHand::new(1).hold(&message, &copies);
+        assert_eq!(weight.bytes, 2 * COPY);
+    }
 }

@@ -1,14 +1,16 @@
 //! Routes each event of a message, and resolves each answer.
 
-use a2abus_plugin::{Event, Limits, Text, extension};
+use a2abus_plugin::{Event, extension};
 
-use super::state::{DataLook, Pipeline, Routed, undelivered};
+use super::request::index_of;
+use super::state::{Pipeline, Routed, undelivered};
 use crate::bus::deadletter::{Reason, Stage};
-use crate::bus::outbound::{Outgoing, Provenance, RoutingError, Unit};
+use crate::bus::outbound::{Outgoing, RoutingError, Unit};
 use crate::calls::callid::CallId;
 use crate::calls::resolve::{ReadAt, answered_call};
 use crate::calls::{AnswerOutcome, Unanswerable};
 use crate::clock;
+use crate::names::put;
 use crate::stage;
 
 /// The attributes that `fill_from_data` takes from the data.
@@ -24,8 +26,7 @@ pub(crate) const ROUTING_ATTRIBUTES: [&str; 5] = [
 pub(crate) fn fill_missing(event: &mut Event, inside: &Event) {
     for name in ROUTING_ATTRIBUTES {
         if let (None, Some(value)) = (event.attribute(name), inside.attribute(name)) {
-            let set = event.set(name, value);
-            debug_assert!(set.is_ok(), "a mapped attribute is legal");
+            put(event, name, value);
         }
     }
 }
@@ -52,6 +53,7 @@ impl Pipeline {
                 }
                 AnswerOutcome::Delivered
                 | AnswerOutcome::Late(_)
+                | AnswerOutcome::OfCancel(_)
                 | AnswerOutcome::Recorded(_)
                 | AnswerOutcome::Repeated(_)
                 | AnswerOutcome::Foreign(_)
@@ -70,21 +72,16 @@ impl Pipeline {
         mut event: Event,
         routed: &mut Routed,
     ) {
-        let index = unit.map_or(0, |unit| unit.index);
+        let index = index_of(unit);
         let is_own = |event: &Event| self.calls.is_own_request(event);
         self.claims.of_cloudevent(at, index, &mut event, is_own);
-        if self.data == DataLook::ForMissing {
-            self.fill_from_data(&mut event, &at.rules.limits);
+        if self.fills_from_data {
+            let (intake, limits) = (&self.intake, &at.rules.limits);
+            if let Some(inside) = intake.inside(&event, &intake.hint, limits) {
+                fill_missing(&mut event, &inside.event);
+            }
         }
         self.route(at, unit, event, routed);
-    }
-
-    /// Fills in missing routing attributes from the data.
-    fn fill_from_data(&self, event: &mut Event, limits: &Limits) {
-        let Some(inside) = self.intake.inside(event, &self.intake.hint, limits) else {
-            return;
-        };
-        fill_missing(event, &inside.event);
     }
 
     pub(super) fn route(
@@ -156,17 +153,8 @@ impl Pipeline {
         event: &mut Event,
         routed: &mut Routed,
     ) {
-        let origin = at
-            .origin
-            .map(|origin| (origin, unit.map_or(0, |unit| unit.index)));
-        let from = Provenance {
-            rules: at.rules,
-            binding: &self.intake.name,
-            reader: &self.intake.reader,
-            key: at.message.key.as_ref(),
-            origin,
-            headers: &self.passed.of(self.intake.binding, at.message),
-        };
+        let headers = self.passed.of(self.intake.binding, at.message);
+        let from = self.provenance(at, unit, &headers);
         match stage::route().in_scope(|| self.outbound.route(event, from, None)) {
             Ok(copies) => routed.publish(copies, unit),
             Err(error) => {
@@ -206,8 +194,7 @@ impl Pipeline {
             None => self.replies.clone(),
         };
         if let Some(address) = reply_to {
-            let set = event.set(extension::REPLY_TO, Text::from(address.as_str()));
-            debug_assert!(set.is_ok(), "topics are legal attributes");
+            put(event, extension::REPLY_TO, address.as_str());
         }
     }
 

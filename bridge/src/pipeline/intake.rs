@@ -28,6 +28,7 @@ use crate::bus::outbound::Unit;
 use crate::calls::reply_address;
 use crate::calls::resolve::{ReadAt, Reader};
 use crate::metrics::{BindingMetrics, Metrics};
+use crate::names::put;
 use crate::rules::Rules;
 use crate::stage;
 
@@ -233,8 +234,7 @@ impl UnreadSender {
             (extension::REPLY_PARTITION, partition),
         ] {
             if let Some(value) = value {
-                let set = event.set(name, value);
-                debug_assert!(set.is_ok(), "its attributes are legal");
+                put(event, name, value);
             }
         }
     }

@@ -12,7 +12,7 @@ use a2abus_transports::{Header, Headers, Message};
 use serde::de::IgnoredAny;
 
 use super::intake::{Refusal, UnreadSender};
-use super::request::recipient_of;
+use super::request::{index_of, recipient_of};
 use super::state::{Pipeline, Routed, undelivered};
 use crate::account;
 use crate::bus::BusId;
@@ -25,6 +25,7 @@ use crate::calls::failure::{Failure, Reason as FailureReason, Recipient};
 use crate::calls::reply_address;
 use crate::calls::resolve::ReadAt;
 use crate::config::OnUnknown;
+use crate::names::put;
 
 /// Maximum number of error replies to one message. If more of its elements are refused, the rest only become dead
 /// letters.
@@ -67,8 +68,7 @@ impl Pipeline {
     fn pass(&self, at: ReadAt<'_>, unit: &Unit, mut event: Event, routed: &mut Routed) {
         // There is no event on the bus that could count the hops, so a header does.
         let hops = passed_hops(at.message);
-        let counted = event.set(extension::HOPS, hops);
-        debug_assert!(counted.is_ok(), "hops are a number");
+        put(&mut event, extension::HOPS, hops);
         self.claims.of_event(at, &mut event);
         if self.is_misplaced(at, Some(unit), &event, routed) {
             return;
@@ -149,7 +149,7 @@ impl Pipeline {
         let reason = reply_address::Refused::REASON;
         let dead_letter = self.dead_letter(at, unit, Some(event), reason, Stage::Receive, refused);
         routed.copies.push(dead_letter);
-        let index = unit.map_or(0, |unit| unit.index);
+        let index = index_of(unit);
         let recipient = recipient_of(event, &at.rules.limits);
         let failure = Failure::on_bus(&CallError::Refused(refused.to_string().into()));
         let sender = Sender::Of(event);

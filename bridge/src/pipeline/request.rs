@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 
 use a2abus_plugin::protocol::dialect::Dialect;
 use a2abus_plugin::{Event, Hint, Kind, Limits, Text, decode, extension, kind_of_event};
-use a2abus_transports::Address;
+use a2abus_transports::{Address, Header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::state::{Pipeline, Routed, undelivered};
 use crate::account::{self, Account};
 use crate::bus::deadletter::{Stage, Undelivered};
+use crate::bus::headers::spring;
 use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::{CallId, is_reply_id};
-use crate::calls::exchange::room::Hold;
+use crate::calls::exchange::room::Place;
 use crate::calls::exchange::{
     Cancelled, FailedRequest, RequestIdentity, RequestStatus, Requester, RoutedRequest, Unsettled,
     WaitingRequest,
 };
 use crate::calls::failure::{Failure, Recipient};
-use crate::calls::reply::spring;
 use crate::calls::reply_address;
 use crate::calls::reply_form::ReplyForm;
 use crate::calls::resolve::ReadAt;
@@ -179,13 +179,13 @@ impl Pipeline {
         requester.unit = unit.map(|unit| unit.index);
         let agent = account::agent_of(&event);
         let how = match self.open(at, unit, event, &mut requester, routed) {
-            Ok((answer, room)) => {
+            Ok((answer, place)) => {
                 answer.stand_in(self.exchanges.line(&requester));
                 RequestStatus::Waits(Box::new(WaitingRequest {
                     answer,
                     cancellable: self.exchanges.cancellable(&requester, &agent),
                     requester,
-                    _room: room,
+                    _place: place,
                 }))
             }
             Err(error) => {
@@ -209,12 +209,12 @@ impl Pipeline {
         routed: &mut Routed,
     ) -> RequestStatus {
         let size = at.message.size_bytes();
-        let room = self.waiting.enter(agent, size, &mut routed.room).ok();
+        let place = self.waiting.enter(agent, size, &mut routed.places).ok();
         RequestStatus::Failed(Box::new(FailedRequest {
             failure,
             turn: self.exchanges.line(&requester).turn(),
             requester,
-            room,
+            place,
         }))
     }
 
@@ -274,7 +274,7 @@ impl Pipeline {
         mut event: Event,
         requester: &mut Requester,
         routed: &mut Routed,
-    ) -> Result<(Box<Answer>, Arc<Hold<Text>>), CallError> {
+    ) -> Result<(Box<Answer>, Arc<Place>), CallError> {
         self.add_reply_address(at, &mut event);
         let call = self.calls.new_call()?;
         let mut account = Account::open(
@@ -287,16 +287,16 @@ impl Pipeline {
         account.is_for(&event, None, at.rules.names(&agent));
         let opened = self.exchange(call, event, requester).and_then(|exchange| {
             let size = at.message.size_bytes();
-            let room = self.waiting.enter(&agent, size, &mut routed.room);
-            let room = room.map_err(CallError::Exhausted)?;
+            let place = self.waiting.enter(&agent, size, &mut routed.places);
+            let place = place.map_err(CallError::Exhausted)?;
             let opened = self.publishable(at, unit, exchange, requester, routed)?;
-            Ok((opened, room))
+            Ok((opened, place))
         });
         match opened {
-            Ok((opened, room)) => {
+            Ok((opened, place)) => {
                 let mut answer = opened.answer(account, &self.calls);
                 answer.is_redeliverable = requester.is_redeliverable;
-                Ok((answer, room))
+                Ok((answer, place))
             }
             Err(error) => {
                 account.failed(&error);
@@ -349,14 +349,7 @@ impl Pipeline {
         requester: &Requester,
         routed: &mut Routed,
     ) -> Result<Opened, CallError> {
-        let from = Provenance {
-            rules: at.rules,
-            binding: &self.intake.name,
-            reader: &self.intake.reader,
-            key: at.message.key.as_ref(),
-            origin: at.origin.map(|origin| (origin, index_of(unit))),
-            headers: &requester.headers,
-        };
+        let from = self.provenance(at, unit, &requester.headers);
         // Routing may change the event, and a dead letter shows it as it was.
         let event = exchange.event.clone();
         let copies = stage::route().in_scope(|| self.calls.route_call(&mut exchange, from));
@@ -368,21 +361,39 @@ impl Pipeline {
             routed.copies.push(dead_letter);
             CallError::unroutable(&error, &event)
         })?;
-        let is_kept = requester.is_redeliverable;
+        let stored_by = requester.is_redeliverable.then_some(requester.bus);
         // `publish` sets `may_linger`. The call must keep the addresses with it, so that a cancel waits like its
         // request, and does not overtake it.
         let before = routed.copies.len();
         routed.publish(copies, unit);
         let copies = routed.copies.get(before..).unwrap_or_default();
-        let opened = self.calls.open(exchange, copies, None, is_kept);
+        let opened = self.calls.open(exchange, copies, None, stored_by);
+        let opened = opened.and_then(|opened| self.calls.reachable(opened, copies, stored_by));
         if opened.is_err() {
             routed.copies.truncate(before);
         }
         opened
     }
+
+    /// Where an event comes from, and the headers that its copies keep.
+    pub(super) fn provenance<'a>(
+        &'a self,
+        at: ReadAt<'a>,
+        unit: Option<&Unit>,
+        headers: &'a [Header],
+    ) -> Provenance<'a> {
+        Provenance {
+            rules: at.rules,
+            binding: &self.intake.name,
+            reader: &self.intake.reader,
+            key: at.message.key.as_ref(),
+            origin: at.origin.map(|origin| (origin, index_of(unit))),
+            headers,
+        }
+    }
 }
 
-fn index_of(unit: Option<&Unit>) -> usize {
+pub(super) fn index_of(unit: Option<&Unit>) -> usize {
     unit.map_or(0, |unit| unit.index)
 }
 

@@ -10,6 +10,7 @@
 //! any confirmation has failed, because the first may wait for another destination.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
 
 use a2abus_transports::{Delivery, TransportErrorKind, failed_confirmations};
 use futures_util::FutureExt as _;
@@ -21,8 +22,9 @@ use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Lane, Task};
-use super::send::{Decided, Done, InFlight, Known, Sending, Unconfirmed};
+use super::send::{Decided, Done, InFlight, Known, Sending, Signals, Unconfirmed};
 use super::state::{Original, Pipeline, Received};
+use crate::bus::outbound::Outgoing;
 use crate::calls::callid::{CallId, shown_topic};
 use crate::calls::error::CallError;
 
@@ -31,7 +33,7 @@ pub(super) struct Run<'p> {
     pipeline: &'p Pipeline,
     /// The first message in flight of each lane, and messages with a copy that has failed.
     pub(super) unconfirmed: FuturesUnordered<BoxFuture<'p, Known>>,
-    /// The tasks of lanes that have to wait, at most one per lane.
+    /// The tasks of lanes that have to wait: at most one per lane, and one for its copies beside requests.
     pub(super) waiting: FuturesUnordered<BoxFuture<'p, (u32, Done)>>,
     /// There are few, and each message needs several lookups, so this is not a hash map.
     lanes: BTreeMap<u32, BindingLane>,
@@ -44,6 +46,11 @@ struct BindingLane {
     /// The messages in flight after the first, which is in [`Run::unconfirmed`].
     in_flight: VecDeque<InFlight>,
     order: Lane<Received, Unconfirmed>,
+    /// The messages with copies beside a request, by number; set while such copies are all that they wait for. These are
+    /// sent again in this order, after all older ones are decided, and do not hold the lane.
+    beside: BTreeMap<u64, Option<Unconfirmed>>,
+    /// Set while a task sends such copies again.
+    sending_beside: Option<SendingBeside>,
     has_first: bool,
     /// Whether it is in [`Run::fresh`].
     is_fresh: bool,
@@ -52,8 +59,7 @@ struct BindingLane {
     /// Until when messages are sent one by one, because a destination was full. If room becomes free while several are in
     /// flight, it may accept a later one after it has refused an earlier one.
     singly_until: Option<Instant>,
-    /// Cancelled when a message fails: the task of the lane that waits stops, because its message is a later one.
-    earlier_failed: CancellationToken,
+    signals: Signals,
     /// How many confirmations had failed when the messages in flight were last checked.
     failures: u64,
     /// A message was not sent because the partition had moved. Those behind it are not sent either.
@@ -62,6 +68,14 @@ struct BindingLane {
     sending: Box<[CallId]>,
     /// Cancelled when the lane is left to the next reader of the source.
     left: CancellationToken,
+}
+
+/// What a task sends that sends copies beside requests again.
+struct SendingBeside {
+    /// The calls of the messages.
+    calls: Box<[CallId]>,
+    /// The copies of the message that it waits for first.
+    first: Vec<Outgoing>,
 }
 
 /// Counts a lane that waits for a destination, until it is dropped.
@@ -86,17 +100,16 @@ impl<'p> Run<'p> {
     /// Whether a lane has no message.
     pub(super) fn is_empty(&self, lane: u32) -> bool {
         let lane = self.lanes.get(&lane);
-        lane.is_none_or(|lane| lane.order.is_empty())
+        lane.is_none_or(|lane| lane.order.is_empty() && lane.beside.is_empty())
     }
 
-    /// Leaves each lane in which all messages wait for a destination that fails to the next reader of the source. With
+    /// Leaves each lane to the next reader of the source if all its messages wait for destinations that fail. With
     /// `is_answered`, a lane stays if an agent may be at work on a request in it. Returns whether a lane was left.
     pub(super) fn leave_held(&mut self, is_answered: bool) -> bool {
         let pending = self.pipeline.calls.pending();
         let mut is_any = false;
         for lane in self.lanes.values() {
-            let is_held = lane.order.is_held() && lane.order.in_flight() == 0;
-            if !is_held || lane.left.is_cancelled() {
+            if lane.left.is_cancelled() || !lane.waits_for_failing(self.pipeline) {
                 continue;
             }
             if !(is_answered && lane.calls().any(|call| pending.may_have_arrived(call))) {
@@ -143,19 +156,30 @@ impl<'p> Run<'p> {
     /// A task that had to wait is done.
     pub(super) fn done(&mut self, lane: u32, done: Done) {
         let (pipeline, entry) = (self.pipeline, self.lanes.entry(lane).or_default());
-        entry.sending = Box::default();
+        if matches!(done, Done::Beside(_)) {
+            entry.sending_beside = None;
+        } else {
+            entry.sending = Box::default();
+        }
         let is_current = match done {
+            Done::Beside(sent) => {
+                let is_current = sent.iter().all(|sent| sent.original.is_current());
+                for message in sent {
+                    entry.settle_or_queue(message, pipeline);
+                }
+                is_current
+            }
             Done::Sent(in_flight) => {
-                let is_current = in_flight.is_current();
+                let is_current = in_flight.original.is_current();
                 self.unconfirmed.extend(entry.sent(in_flight, pipeline));
                 // A copy may have failed while another one waited.
                 entry.failures = 0;
                 is_current
             }
-            Done::Recovered(original) => {
-                let is_current = original.is_current();
+            Done::Recovered(recovered) => {
+                let is_current = recovered.original.is_current();
                 entry.order.recovered();
-                pipeline.settle(original);
+                entry.settle_or_queue(recovered, pipeline);
                 is_current
             }
             Done::Left => {
@@ -182,12 +206,11 @@ impl<'p> Run<'p> {
             Known::First(first) => first,
             Known::Decided(decided) => return self.decided(decided),
         };
-        let (pipeline, lane) = (self.pipeline, first.lane());
+        let (pipeline, lane) = (self.pipeline, first.lane);
         let entry = self.lanes.entry(lane).or_default();
         entry.has_first = false;
         if first.is_confirmed() {
-            entry.order.confirmed();
-            pipeline.settle(pipeline.record_confirmed(first, Instant::now()));
+            entry.confirmed(first, Instant::now(), pipeline);
         } else {
             self.unconfirmed.push(entry.decide(first, pipeline));
         }
@@ -205,20 +228,28 @@ impl<'p> Run<'p> {
         } = decided;
         let pipeline = self.pipeline;
         let entry = self.lanes.entry(lane).or_default();
-        if let Some(kind) = failure {
-            let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
-            entry.held.get_or_insert_with(held);
-            if kind == TransportErrorKind::Full {
-                entry.singly_until = Some(Instant::now() + SINGLY);
-            }
+        if failure == Some(TransportErrorKind::Full) {
+            entry.singly_until = Some(Instant::now() + SINGLY);
         }
-        if again.is_empty() {
+        let only_beside = again.iter().all(|(copy, _)| copy.is_beside);
+        let failed = Unconfirmed {
+            number,
+            copies: again,
+            original,
+        };
+        if only_beside {
             entry.order.confirmed();
-            pipeline.settle(original);
+            entry.settle_or_queue(failed, pipeline);
         } else {
-            entry.earlier_failed.cancel();
-            let copies = again;
-            entry.order.failed(number, Unconfirmed { copies, original });
+            if let Some(kind) = failure {
+                let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
+                entry.held.get_or_insert_with(held);
+            }
+            if !failed.copies.iter().any(|(copy, _)| copy.is_beside) {
+                entry.end_beside(number);
+            }
+            entry.signals.earlier_failed.cancel();
+            entry.order.failed(number, failed);
         }
         self.proceed(lane);
     }
@@ -236,41 +267,35 @@ impl<'p> Run<'p> {
     fn work(&mut self, lane: u32) {
         let pipeline = self.pipeline;
         let entry = self.lanes.entry(lane).or_default();
+        if let Some((first, rest)) = entry.next_beside() {
+            let task = pipeline.recover_beside(lane, first, rest).boxed();
+            self.waiting.push(entry.until_left(lane, task));
+        }
         loop {
             self.unconfirmed.extend(entry.failed(pipeline));
             let Some(task) = entry.next() else { return };
             let task = match task {
                 Task::Send(number, received) => {
                     let mut step = Sending::new(lane, number, received);
-                    if pipeline.hand_over(&mut step) {
+                    if pipeline.hand_over(&mut step, &entry.signals) {
                         self.unconfirmed
                             .extend(entry.sent(step.in_flight, pipeline));
                         continue;
                     }
-                    entry.sending = step.in_flight.calls().into();
+                    entry.sending = step.in_flight.original.calls().into();
                     pipeline.finish(step, entry.new_wait()).boxed()
                 }
-                Task::Again(number, failed) => {
-                    let earlier_failed = entry.new_wait();
+                Task::Again(_, failed) => {
+                    let signals = entry.new_wait();
                     entry.sending = failed.original.calls().into();
-                    pipeline
-                        .resend(lane, number, failed, earlier_failed)
-                        .boxed()
+                    pipeline.resend(lane, failed, signals).boxed()
                 }
                 Task::First(failed) => {
                     entry.sending = failed.original.calls().into();
                     pipeline.recover(lane, failed).boxed()
                 }
             };
-            let left = entry.left.clone();
-            let task = async move {
-                tokio::select! {
-                    biased;
-                    () = left.cancelled() => (lane, Done::Left),
-                    done = task => done,
-                }
-            };
-            self.waiting.push(task.boxed());
+            self.waiting.push(entry.until_left(lane, task));
         }
     }
 
@@ -284,9 +309,7 @@ impl<'p> Run<'p> {
         {
             if first.is_confirmed() {
                 let now = *now.get_or_insert_with(Instant::now);
-                entry.order.confirmed();
-                self.pipeline
-                    .settle(self.pipeline.record_confirmed(first, now));
+                entry.confirmed(first, now, self.pipeline);
             } else {
                 entry.has_first = true;
                 self.unconfirmed
@@ -334,10 +357,80 @@ impl BindingLane {
         task
     }
 
-    /// The signal for a task that waits: an earlier message has failed.
-    fn new_wait(&mut self) -> CancellationToken {
-        self.earlier_failed = CancellationToken::new();
-        self.earlier_failed.clone()
+    /// A task of the lane, which ends when the lane is left.
+    fn until_left<'p>(
+        &self,
+        lane: u32,
+        task: BoxFuture<'p, (u32, Done)>,
+    ) -> BoxFuture<'p, (u32, Done)> {
+        let left = self.left.clone();
+        let task = async move {
+            tokio::select! {
+                biased;
+                () = left.cancelled() => (lane, Done::Left),
+                done = task => done,
+            }
+        };
+        task.boxed()
+    }
+
+    /// The first messages that wait only for copies beside a request; `None` while a task sends such copies, or while
+    /// an older message with such copies is undecided.
+    fn next_beside(&mut self) -> Option<(Unconfirmed, Vec<Unconfirmed>)> {
+        if self.sending_beside.is_some() {
+            return None;
+        }
+        let mut next = self.beside.values_mut().map_while(Option::take);
+        let first = next.next()?;
+        let rest: Vec<_> = next.collect();
+        let all = std::iter::once(&first).chain(&rest);
+        self.sending_beside = Some(SendingBeside {
+            calls: all
+                .flat_map(|message| message.original.calls())
+                .copied()
+                .collect(),
+            first: first.copies.iter().map(|(copy, _)| copy.clone()).collect(),
+        });
+        Some((first, rest))
+    }
+
+    /// Whether it has messages, and all of them wait for destinations that fail.
+    fn waits_for_failing(&self, pipeline: &Pipeline) -> bool {
+        let fails = |sending: &SendingBeside| sending.first.iter().any(|it| pipeline.fails(it));
+        let is_held = self.order.is_held() && self.order.in_flight() == 0;
+        (is_held || self.order.is_empty() && self.sending_beside.is_some())
+            && self.sending_beside.as_ref().is_none_or(fails)
+    }
+
+    /// A message has no copies beside a request any more.
+    fn end_beside(&mut self, number: u64) {
+        if self.beside.remove(&number).is_some() && self.beside.is_empty() {
+            self.signals.beside_waits.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// All copies of a message in flight are confirmed.
+    fn confirmed(&mut self, in_flight: InFlight, now: Instant, pipeline: &Pipeline) {
+        self.order.confirmed();
+        self.end_beside(in_flight.number);
+        pipeline.settle(pipeline.record_confirmed(in_flight, now));
+    }
+
+    /// Settles a message if all its copies are confirmed. Otherwise it waits for its copies beside a request.
+    fn settle_or_queue(&mut self, message: Unconfirmed, pipeline: &Pipeline) {
+        if message.copies.is_empty() {
+            self.end_beside(message.number);
+            pipeline.settle(message.original);
+        } else {
+            self.signals.beside_waits.store(true, Ordering::Relaxed);
+            self.beside.insert(message.number, Some(message));
+        }
+    }
+
+    /// The signals to a task that waits.
+    fn new_wait(&mut self) -> Signals {
+        self.signals.earlier_failed = CancellationToken::new();
+        self.signals.clone()
     }
 
     /// Settles messages that have not been sent. Returns whether there were any.
@@ -380,9 +473,12 @@ impl BindingLane {
     /// Waits for the other copies of a message with a failed copy. If that copy has to be sent again, nothing is sent
     /// before it, not even by a task that waits.
     fn decide<'p>(&mut self, in_flight: InFlight, pipeline: &'p Pipeline) -> BoxFuture<'p, Known> {
+        if in_flight.lacks_beside() {
+            self.signals.beside_waits.store(true, Ordering::Relaxed);
+        }
         if pipeline.holds(&in_flight) {
             self.order.hold();
-            self.earlier_failed.cancel();
+            self.signals.earlier_failed.cancel();
         }
         pipeline.confirm(in_flight).map(Known::Decided).boxed()
     }
@@ -390,13 +486,13 @@ impl BindingLane {
     /// The calls of its messages that are not in flight.
     fn calls(&self) -> impl Iterator<Item = CallId> {
         let (failed, waiting) = self.order.left();
+        let failed = failed.chain(self.beside.values().flatten());
         let failed = failed.map(|failed| &failed.original);
         let originals = failed.chain(waiting.map(|received| &received.original));
-        let calls = self
-            .sending
-            .iter()
-            .chain(originals.flat_map(Original::calls));
-        calls.copied()
+        let beside = self.sending_beside.iter();
+        let beside = beside.flat_map(|sending| &*sending.calls);
+        let sending = self.sending.iter().chain(beside);
+        sending.chain(originals.flat_map(Original::calls)).copied()
     }
 
     /// The copies of a message were handed to their buses. If a bus refused one of them, the message is decided at
@@ -407,6 +503,12 @@ impl BindingLane {
         pipeline: &'p Pipeline,
     ) -> Option<BoxFuture<'p, Known>> {
         self.order.sent(pipeline.holds(&in_flight));
+        if in_flight.has_beside() {
+            self.beside.entry(in_flight.number).or_insert(None);
+        }
+        if in_flight.lacks_beside() {
+            self.signals.beside_waits.store(true, Ordering::Relaxed);
+        }
         if !in_flight.has_failed_copy() {
             self.in_flight.push_back(in_flight);
             return None;

@@ -2,13 +2,17 @@
 //! copies or replaces them with dead letters, as [`crate::bus::delivery`] decides.
 
 use std::future::poll_fn;
+use std::mem;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use a2abus_transports::{Confirmation, Receipt, TransportError, TransportErrorKind};
 use futures_util::FutureExt as _;
 use smallvec::SmallVec;
-use tokio::task::coop::unconstrained;
-use tokio::time::Instant;
+use tokio::task::coop::{consume_budget, unconstrained};
+use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
@@ -16,20 +20,34 @@ use super::state::{Original, Pipeline, Received};
 use crate::bus::deadletter::{Reason, Stage, Undelivered};
 use crate::bus::delivery::{FailureAction, Holder, Sent};
 use crate::bus::outbound::Outgoing;
-use crate::calls::callid::{CallId, shown_topic};
+use crate::calls::callid::shown_topic;
 use crate::calls::error::CallError;
 use crate::calls::reply::in_place_of_refused;
 use crate::clock;
 use crate::restart::chain;
 
+/// How often to look for failed messages in the lanes, and for waiting copies and messages that are no longer wanted.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The result of a task that had to wait.
 pub(super) enum Done {
     /// The copies of a message were handed to their buses.
     Sent(InFlight),
-    /// The first failed message is confirmed.
-    Recovered(Original),
+    /// The first failed message is confirmed, except its copies beside a request.
+    Recovered(Unconfirmed),
+    /// Copies beside requests were sent. Messages that still have copies have to wait again.
+    Beside(Vec<Unconfirmed>),
     /// Its lane is left to the next reader of the source.
     Left,
+}
+
+/// Signals to the tasks of a lane.
+#[derive(Default, Clone)]
+pub(super) struct Signals {
+    /// Cancelled when a message fails: the task that waits stops, because its message is a later one.
+    pub(super) earlier_failed: CancellationToken,
+    /// Set while copies beside requests wait: later ones wait behind them.
+    pub(super) beside_waits: Arc<AtomicBool>,
 }
 
 /// A message while its copies are handed to their buses. Those after the last result remain.
@@ -42,15 +60,15 @@ pub(super) struct Sending {
 
 /// A message whose copies are unconfirmed.
 pub(super) struct InFlight {
-    lane: u32,
+    pub(super) lane: u32,
     /// Its number in its lane.
-    number: u64,
+    pub(super) number: u64,
     copies: Vec<Outgoing>,
     /// The result of handing over each of them, in the same order.
     handed: SmallVec<[Handed; 1]>,
     /// When the copies were handed to their buses.
     sent: Instant,
-    original: Original,
+    pub(super) original: Original,
 }
 
 /// What is known about a message in flight.
@@ -63,7 +81,8 @@ pub(super) enum Known {
 
 /// The result for one copy.
 struct Handed {
-    /// `None` if it was not sent, because an earlier message failed while it waited.
+    /// `None` if it was not sent, because an earlier message failed while it waited, or because it is beside a request,
+    /// and waits for earlier ones or for its bus.
     result: Option<SendResult>,
     /// Set if the copy was held before.
     holder: Option<Holder>,
@@ -83,6 +102,8 @@ pub(super) type HeldCopy = (Outgoing, Option<Holder>);
 
 /// A message with copies that have to be sent again.
 pub(super) struct Unconfirmed {
+    /// Its number in its lane.
+    pub(super) number: u64,
     pub(super) copies: Vec<HeldCopy>,
     pub(super) original: Original,
 }
@@ -94,7 +115,7 @@ pub(super) struct Decided {
     pub(super) original: Original,
     /// The copies to send again.
     pub(super) again: Vec<HeldCopy>,
-    /// Why the first of them failed.
+    /// Why the first of them failed, except those beside a request.
     pub(super) failure: Option<TransportErrorKind>,
 }
 
@@ -102,7 +123,7 @@ pub(super) struct Decided {
 
 impl Pipeline {
     /// Hands the copies of a message to their buses as far as that needs no wait. Returns whether all were.
-    pub(super) fn hand_over(&self, step: &mut Sending) -> bool {
+    pub(super) fn hand_over(&self, step: &mut Sending, signals: &Signals) -> bool {
         let Sending {
             in_flight, span, ..
         } = step;
@@ -125,12 +146,31 @@ impl Pipeline {
             is_wanted
         });
         for copy in &*copies {
+            if self.waits_beside(copy, signals) {
+                handed.push(Handed::unsent(None));
+                continue;
+            }
             // A copy that would have to wait is not sent here, so the work is limited by the messages received at once.
             let result = unconstrained(self.publisher.send(copy)).now_or_never();
-            let Some(result) = result else { return false };
-            handed.push(self.handed(copy, result, None));
+            handed.push(match result {
+                Some(result) => self.handed(copy, result, None),
+                None if copy.is_beside => Handed::unsent(None),
+                None => return false,
+            });
         }
         true
+    }
+
+    /// Whether a copy beside a request is not sent now, so that its bus does not delay calls: the bus is down, or earlier
+    /// such copies of the lane wait.
+    fn waits_beside(&self, copy: &Outgoing, signals: &Signals) -> bool {
+        let beside_waits = || signals.beside_waits.load(Ordering::Relaxed);
+        copy.is_beside && (beside_waits() || self.calls.outage(copy.bus).is_some())
+    }
+
+    /// Whether the destination of a copy fails, as far as is known.
+    pub(super) fn fails(&self, copy: &Outgoing) -> bool {
+        self.calls.outage(copy.bus).is_some() || self.publisher.known_failure(copy).is_some()
     }
 
     /// Records the result of a hand-over. A copy may arrive before it is confirmed, so that a cancel has to follow it.
@@ -148,11 +188,7 @@ impl Pipeline {
 
     /// Hands over the remaining copies of a message, until an earlier message fails. A request is handed over last,
     /// once the bridge reads its reply topic: the agent may answer at once.
-    pub(super) async fn finish(
-        &self,
-        step: Sending,
-        earlier_failed: CancellationToken,
-    ) -> (u32, Done) {
+    pub(super) async fn finish(&self, step: Sending, signals: Signals) -> (u32, Done) {
         let Sending {
             mut in_flight,
             since,
@@ -165,12 +201,14 @@ impl Pipeline {
                 left.into_iter().partition(lacks_reply_reader);
             let fresh = |copy| (copy, None);
             let ready = ready.into_iter().map(fresh);
-            self.publish(ready, &mut in_flight, &earlier_failed).await;
+            self.publish(ready, &mut in_flight, &signals).await;
             if !not_ready.is_empty() {
-                self.calls.wait_for_reply_readers(&not_ready, since).await;
+                tokio::select! {
+                    () = self.calls.wait_for_reply_readers(&not_ready, since) => {}
+                    () = self.until_unwanted(&not_ready) => {}
+                }
                 let not_ready = not_ready.into_iter().map(fresh);
-                self.publish(not_ready, &mut in_flight, &earlier_failed)
-                    .await;
+                self.publish(not_ready, &mut in_flight, &signals).await;
             }
         };
         publish.instrument(span).await;
@@ -181,31 +219,86 @@ impl Pipeline {
     pub(super) async fn resend(
         &self,
         lane: u32,
-        number: u64,
-        Unconfirmed { copies, original }: Unconfirmed,
-        earlier_failed: CancellationToken,
+        failed: Unconfirmed,
+        signals: Signals,
     ) -> (u32, Done) {
+        let Unconfirmed {
+            number,
+            copies,
+            original,
+        } = failed;
         let mut in_flight = InFlight::new(lane, number, Vec::new(), original);
         let copies = copies.into_iter();
-        self.publish(copies, &mut in_flight, &earlier_failed).await;
+        self.publish(copies, &mut in_flight, &signals).await;
         (lane, Done::Sent(in_flight))
     }
 
-    /// Sends the copies until they are confirmed.
-    pub(super) async fn recover(
+    /// Sends the copies until they are confirmed, except those beside a request.
+    pub(super) async fn recover(&self, lane: u32, mut failed: Unconfirmed) -> (u32, Done) {
+        let is_beside = |(copy, _): &HeldCopy| copy.is_beside;
+        let (beside, copies) = failed.copies.into_iter().partition(is_beside);
+        self.until_all_confirmed(copies, &failed.original).await;
+        failed.copies = beside;
+        (lane, Done::Recovered(failed))
+    }
+
+    /// Sends the copies of messages that wait only for copies beside a request: those of the first message until they
+    /// are confirmed, and then the others without waiting in between, until one fails.
+    pub(super) async fn recover_beside(
         &self,
         lane: u32,
-        Unconfirmed { copies, original }: Unconfirmed,
+        mut first: Unconfirmed,
+        rest: Vec<Unconfirmed>,
     ) -> (u32, Done) {
+        let copies = mem::take(&mut first.copies);
+        self.until_all_confirmed(copies, &first.original).await;
+        let (mut done, mut sent, signals) = (vec![first], Vec::new(), Signals::default());
+        let mut rest = rest.into_iter();
+        for Unconfirmed {
+            number,
+            copies,
+            original,
+        } in rest.by_ref()
+        {
+            // There may be many, and other lanes have their turn too.
+            consume_budget().await;
+            let mut in_flight = InFlight::new(lane, number, Vec::new(), original);
+            self.publish(copies.into_iter(), &mut in_flight, &signals)
+                .await;
+            let has_failed = in_flight.has_failed_copy();
+            sent.push(in_flight);
+            if has_failed {
+                break;
+            }
+        }
+        for in_flight in sent {
+            let Decided {
+                number,
+                again: copies,
+                original,
+                ..
+            } = self.confirm(in_flight).await;
+            done.push(Unconfirmed {
+                number,
+                copies,
+                original,
+            });
+        }
+        done.extend(rest);
+        (lane, Done::Beside(done))
+    }
+
+    async fn until_all_confirmed(&self, copies: Vec<HeldCopy>, original: &Original) {
         for (copy, holder) in copies {
-            self.until_confirmed(copy, &original).await;
+            let is_beside = copy.is_beside;
+            self.until_confirmed(copy, original).await;
             if let Some(holder) = holder
+                && !is_beside
                 && !original.is_current()
             {
                 holder.moved();
             }
         }
-        (lane, Done::Recovered(original))
     }
 
     /// Whether a copy that has waited should still be sent: not if it has expired, or if its call has ended.
@@ -217,9 +310,16 @@ impl Pipeline {
         !copy.expires.is_some_and(clock::is_over) && !copy.awaited_call().is_some_and(has_ended)
     }
 
+    /// Waits until none of these copies is wanted.
+    async fn until_unwanted(&self, copies: &[Outgoing]) {
+        while copies.iter().any(|copy| self.is_wanted(copy)) {
+            sleep(CHECK_INTERVAL).await;
+        }
+    }
+
     /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
-        if !original.is_current() {
+        if has_moved(copy, original) {
             // If this replica has read the request again, that one waits for the answer to this one, and gets the
             // error.
             if let Some(call) = copy.awaited_call() {
@@ -247,16 +347,17 @@ impl Pipeline {
         self.intake.dead_letters.dropped(&of, reason);
     }
 
-    /// Hands the copies that are still wanted to their buses, in order. Waits only while the queue of a bus is full,
-    /// and only until an earlier message of the lane fails: that message has to be sent again first.
+    /// Hands the copies that are still wanted to their buses, in order. Waits only while a bus accepts nothing and the
+    /// copy is wanted, and only until an earlier message of the lane fails: that message has to be sent again first.
+    /// Does not wait for a copy beside a request.
     async fn publish(
         &self,
         copies: impl Iterator<Item = HeldCopy>,
         in_flight: &mut InFlight,
-        earlier_failed: &CancellationToken,
+        signals: &Signals,
     ) {
         for (copy, holder) in copies {
-            let has_moved = !in_flight.original.is_current();
+            let has_moved = has_moved(&copy, &in_flight.original);
             if has_moved || !self.is_wanted(&copy) {
                 self.unwanted(&copy, &in_flight.original);
                 if let Some(holder) = holder.filter(|_| has_moved) {
@@ -264,10 +365,23 @@ impl Pipeline {
                 }
                 continue;
             }
-            let handed = tokio::select! {
-                biased;
-                () = earlier_failed.cancelled() => Handed { result: None, holder },
-                result = self.publisher.send(&copy) => self.handed(&copy, result, holder),
+            let handed = if copy.is_beside {
+                let send = || unconstrained(self.publisher.send(&copy)).now_or_never();
+                let waits = self.waits_beside(&copy, signals);
+                match (!waits).then(send).flatten() {
+                    Some(result) => self.handed(&copy, result, holder),
+                    None => Handed::unsent(holder),
+                }
+            } else {
+                tokio::select! {
+                    biased;
+                    () = signals.earlier_failed.cancelled() => Handed::unsent(holder),
+                    result = self.publisher.send(&copy) => self.handed(&copy, result, holder),
+                    () = self.until_unwanted(slice::from_ref(&copy)) => {
+                        self.unwanted(&copy, &in_flight.original);
+                        continue;
+                    }
+                }
             };
             in_flight.copies.push(copy);
             in_flight.handed.push(handed);
@@ -275,7 +389,8 @@ impl Pipeline {
         in_flight.sent = Instant::now();
     }
 
-    /// Whether a copy has failed, as far as is known, and has to be sent again before later messages.
+    /// Whether a copy has failed, as far as is known, and has to be sent again before later messages. Copies beside a
+    /// request have not.
     pub(super) fn holds(&self, in_flight: &InFlight) -> bool {
         let is_hold = |copy: &Outgoing, error: &TransportError| {
             self.publisher.failure_action(copy, error) == FailureAction::Hold
@@ -288,16 +403,22 @@ impl Pipeline {
             }
             Some(SendResult::Waiting(_) | SendResult::Confirmed) => false,
         };
-        let mut copies = in_flight.copies.iter().zip(&in_flight.handed);
+        let copies = in_flight.copies.iter().zip(&in_flight.handed);
+        let mut copies = copies.filter(|(copy, _)| !copy.is_beside);
         copies.any(holds)
     }
 
     /// Records that every copy of a message is confirmed.
     pub(super) fn record_confirmed(&self, in_flight: InFlight, now: Instant) -> Original {
         for copy in &in_flight.copies {
-            self.publisher.confirmed(copy, now - in_flight.sent);
+            self.confirmed(copy, now - in_flight.sent);
         }
         in_flight.original
+    }
+
+    fn confirmed(&self, copy: &Outgoing, after: Duration) {
+        self.publisher.confirmed(copy, after);
+        self.calls.note_confirmed(copy);
     }
 
     /// Waits for the confirmation of every copy. A copy that can never be delivered becomes a dead letter at once,
@@ -310,12 +431,13 @@ impl Pipeline {
             handed,
             sent,
             original,
+            ..
         } = in_flight;
         let (mut again, mut failure) = (Vec::new(), None);
         for (copy, handed) in copies.into_iter().zip(handed) {
             if let Err((held, kind)) = self.delivered(copy, handed, sent, &original).await {
+                failure = failure.or(kind.filter(|_| !held.0.is_beside));
                 again.push(held);
-                failure = failure.or(kind);
             }
         }
         Decided {
@@ -344,7 +466,7 @@ impl Pipeline {
         loop {
             let (error, is_handed_over) = match result.decided().await {
                 Ok(()) => {
-                    self.publisher.confirmed(&copy, sent.elapsed());
+                    self.confirmed(&copy, sent.elapsed());
                     return Ok(());
                 }
                 Err(failed) => failed,
@@ -380,12 +502,33 @@ impl Pipeline {
     async fn until_confirmed(&self, copy: Outgoing, original: &Original) {
         let mut copy = Some(copy);
         while let Some(sending) = copy {
-            let is_wanted = || self.is_wanted(&sending) && original.is_current();
-            let handed_over = || self.calls.note_published(&sending);
+            let is_handed_over = AtomicBool::new(sending.may_have_arrived);
+            let is_wanted = || self.is_wanted(&sending) && !has_moved(&sending, original);
+            let handed_over = || {
+                is_handed_over.store(true, Ordering::Relaxed);
+                self.calls.note_published(&sending);
+            };
+            // The bus may not answer for a long time. A copy that may be on its way waits for the result.
+            let until_unwanted = async {
+                while is_wanted() || is_handed_over.load(Ordering::Relaxed) {
+                    sleep(CHECK_INTERVAL).await;
+                }
+            };
             let publisher = &self.publisher;
             let sent = publisher.until_confirmed_if(&sending, is_wanted, handed_over);
-            copy = match sent.await {
-                Ok(Sent::Confirmed | Sent::Unknown) => None,
+            let sent = tokio::select! {
+                biased;
+                sent = sent => sent,
+                () = until_unwanted => Ok(Sent::NotWanted {
+                    may_have_arrived: false,
+                }),
+            };
+            copy = match sent {
+                Ok(Sent::Confirmed) => {
+                    self.calls.note_confirmed(&sending);
+                    None
+                }
+                Ok(Sent::Unknown) => None,
                 Ok(Sent::NotWanted { may_have_arrived }) => {
                     let unwanted = Outgoing {
                         may_have_arrived,
@@ -435,6 +578,12 @@ impl Pipeline {
     }
 }
 
+/// Whether another reader sends a copy, because its partition has moved. Copies beside a request are sent by whoever has
+/// sent the request.
+fn has_moved(copy: &Outgoing, original: &Original) -> bool {
+    !copy.is_beside && !original.is_current()
+}
+
 // === impl Sending ===
 
 impl Sending {
@@ -469,28 +618,18 @@ impl InFlight {
 
     /// Whether a copy has failed, as far as is known.
     pub(super) fn has_failed_copy(&self) -> bool {
-        let mut handed = self.handed.iter();
-        handed.any(|handed| {
-            matches!(
-                handed.result,
-                None | Some(SendResult::Failed(_) | SendResult::Unconfirmed(_))
-            )
-        })
+        self.handed.iter().any(Handed::has_failed)
     }
 
-    /// The calls whose requests are in it.
-    pub(super) fn calls(&self) -> &[CallId] {
-        self.original.calls()
+    /// Whether it has copies beside a request.
+    pub(super) fn has_beside(&self) -> bool {
+        self.copies.iter().any(|copy| copy.is_beside)
     }
 
-    /// Whether it still belongs to this replica.
-    pub(super) fn is_current(&self) -> bool {
-        self.original.is_current()
-    }
-
-    /// Its lane.
-    pub(super) fn lane(&self) -> u32 {
-        self.lane
+    /// Whether one of those has failed, as far as is known.
+    pub(super) fn lacks_beside(&self) -> bool {
+        let mut copies = self.copies.iter().zip(&self.handed);
+        copies.any(|(copy, handed)| copy.is_beside && handed.has_failed())
     }
 
     /// Waits until every copy is confirmed, or one has failed: a copy for another destination may take long.
@@ -537,6 +676,21 @@ impl Handed {
             result: Some(result.into()),
             holder,
         }
+    }
+
+    fn unsent(holder: Option<Holder>) -> Self {
+        Self {
+            result: None,
+            holder,
+        }
+    }
+
+    /// Whether the copy was not sent, or has failed by now.
+    fn has_failed(&self) -> bool {
+        matches!(
+            self.result,
+            None | Some(SendResult::Failed(_) | SendResult::Unconfirmed(_))
+        )
     }
 
     /// Takes the confirmation, if it has come.

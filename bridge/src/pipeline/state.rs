@@ -16,7 +16,7 @@ use crate::bus::headers::PassedHeaders;
 use crate::bus::outbound::{Outbound, Outgoing, Unit};
 use crate::calls::Calls;
 use crate::calls::callid::CallId;
-use crate::calls::exchange::room::{Holds, WaitingRoom};
+use crate::calls::exchange::room::{Places, WaitingRoom};
 use crate::calls::exchange::{Exchanges, RoutedRequest, Unsettled};
 use crate::calls::resolve::ReadAt;
 use crate::config::{EventIds, OnUnknown, Role};
@@ -34,7 +34,7 @@ pub(crate) struct Pipeline {
     /// What to do with payloads of an unknown format.
     pub(crate) on_unknown: OnUnknown,
     /// Whether missing routing attributes of CloudEvents are taken from their data.
-    pub(crate) data: DataLook,
+    pub(crate) fills_from_data: bool,
     /// The topic for answers to its requests that name no reply address.
     pub(crate) replies: Option<Topic>,
     /// Which attributes its writers may set.
@@ -55,15 +55,6 @@ pub(crate) struct Pipeline {
     pub(crate) copies: CopiesInHand,
     /// How many tasks process its messages.
     pub(crate) workers: usize,
-}
-
-/// Whether a binding reads the data of CloudEvents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DataLook {
-    /// No: only the attributes.
-    Never,
-    /// Yes: for missing routing attributes.
-    ForMissing,
 }
 
 /// A received message, and what to publish.
@@ -106,8 +97,8 @@ pub(super) struct Routed {
     pub(super) copies: Vec<Outgoing>,
     /// The requests in it whose requester waits for an answer.
     pub(super) in_hand: Vec<RoutedRequest>,
-    /// The shares of the budget that they hold.
-    pub(super) room: Holds,
+    /// Their places among those that wait.
+    pub(super) places: Places,
     /// Distinguishes the message from others with the same position; computed when it is needed.
     pub(super) fingerprint: Option<u64>,
     /// Error replies to its elements.
@@ -175,22 +166,10 @@ impl Original {
     }
 
     pub(super) fn undelivered(&self) -> Undelivered<'_> {
-        Undelivered {
-            message: &self.message,
-            topic: &self.topic,
-            origin: self.origin.as_ref(),
-            agent: None,
-            call: None,
-        }
+        Undelivered::new(&self.message, &self.topic, self.origin.as_ref())
     }
 }
 
 pub(super) fn undelivered(at: ReadAt<'_>) -> Undelivered<'_> {
-    Undelivered {
-        message: at.message,
-        topic: at.topic,
-        origin: at.origin,
-        agent: None,
-        call: None,
-    }
+    Undelivered::new(at.message, at.topic, at.origin)
 }

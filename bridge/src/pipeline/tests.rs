@@ -10,7 +10,7 @@ use a2abus_transports::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Duration, sleep, timeout};
 
 use super::*;
 use crate::bridge::{BindingService, Bridge};
@@ -36,7 +36,7 @@ struct Fixture {
     metrics: Arc<Metrics>,
 }
 
-fn subscription(topic: &str) -> Subscription {
+pub(super) fn subscription(topic: &str) -> Subscription {
     Subscription {
         topics: vec![TopicFilter::new(topic).unwrap()],
         reading: Reading::Group("g".into()),
@@ -81,7 +81,7 @@ impl Fixture {
         let binding = fixture.start();
         let mut reader = fixture.reader().await;
         fixture.publish("fast", 0).await;
-        fixture.request().await;
+        fixture.request("fast").await;
         process(read(&mut reader, 2).await, &binding).await;
         fixture.until_in_flight(2).await;
         (fixture, binding, reader)
@@ -101,8 +101,8 @@ impl Fixture {
     }
 
     /// Publishes a request there.
-    async fn request(&self) {
-        let params = json!({ "_agentId": "fast" });
+    async fn request(&self, agent: &str) {
+        let params = json!({ "_agentId": agent });
         self.publish_body(json!({ "jsonrpc": "2.0", "id": 1, "method": "do", "params": params }))
             .await;
     }
@@ -298,6 +298,26 @@ async fn a_binding_that_stops_leaves_messages_for_a_failing_destination_at_their
     assert_eq!(fixture.pipeline.intake.metrics.in_flight.get(), 0);
     let again = read(&mut reader, 2).await.into_iter().map(settle);
     assert_eq!(again.collect::<Vec<_>>(), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_beside_a_request_is_sent_although_the_partition_has_moved() {
+    let fixture = Fixture::new(Memory::default()).await;
+    fixture.refuse(Some(TransportErrorKind::UnknownTopic));
+    for channel in fixture.pipeline.calls.channels().iter() {
+        channel.set_reading(true);
+    }
+    let binding = fixture.start();
+    let mut reader = fixture.reader().await;
+    fixture.request("both").await;
+    process(read(&mut reader, 1).await, &binding).await;
+    // Its agent has the request by then.
+    sleep(Duration::from_secs(2_000)).await;
+    drop(reader);
+    fixture.refuse(None);
+    let mut events = fixture.events().await;
+    let copy = timeout(Duration::from_secs(2_000), events.recv()).await;
+    assert!(copy.is_ok_and(|copy| copy.is_some()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,22 +58,15 @@ impl Unread {
 #[cfg(test)]
 mod tests {
     use a2abus_transports::memory::Memory;
-    use a2abus_transports::{
-        Address, Message, Reading, Subscription, Topic, TopicFilter, Transport as _,
-    };
+    use a2abus_transports::{Address, Message, Topic, Transport as _};
 
     use super::*;
+    use crate::pipeline::tests::subscription;
 
     #[tokio::test]
     async fn a_lane_with_messages_takes_no_room_of_the_others() {
         let memory = Memory::default();
-        let subscription = Subscription {
-            topics: vec![TopicFilter::new("t").unwrap()],
-            reading: Reading::Group("g".into()),
-            budget_bytes: 1 << 20,
-            budget_messages: 100,
-        };
-        let mut consumer = memory.subscribe(subscription).await.unwrap();
+        let mut consumer = memory.subscribe(subscription("t")).await.unwrap();
         let to = Address::topic(Topic::new("t").unwrap());
         let mut unread = Unread::default();
         for lane in [0, 0, 1, 2, 2] {

@@ -71,8 +71,25 @@ fn push_name(topic: &mut String, value: &str, names: Names) -> Result<(), &'stat
         return Err("it is empty");
     }
     match names {
-        Names::Refuse => check_word(value)?,
-        Names::Dotted => value.split('.').try_for_each(check_word)?,
+        Names::Refuse => check_word(value).map_err(|fault| match fault {
+            WordFault::Empty => "it is empty",
+            WordFault::Begins => "it does not begin with a letter or digit",
+            WordFault::Contains => {
+                "it contains a character other than letters, digits, '_' and '-'; \
+                 the destination accepts more with names: escape (or dotted, for dots)"
+            }
+        })?,
+        Names::Dotted => {
+            let checked = value.split('.').try_for_each(check_word);
+            checked.map_err(|fault| match fault {
+                WordFault::Empty => "a word of it is empty",
+                WordFault::Begins => "a word of it does not begin with a letter or digit",
+                WordFault::Contains => {
+                    "it contains a character other than letters, digits, '_', '-' and '.'; \
+                     the destination accepts more with names: escape"
+                }
+            })?;
+        }
         Names::Escape => {
             escape(topic, value);
             return Ok(());
@@ -82,16 +99,23 @@ fn push_name(topic: &mut String, value: &str, names: Names) -> Result<(), &'stat
     Ok(())
 }
 
-fn check_word(word: &str) -> Result<(), &'static str> {
+/// Why a word cannot be part of a topic.
+enum WordFault {
+    Empty,
+    Begins,
+    Contains,
+}
+
+fn check_word(word: &str) -> Result<(), WordFault> {
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if word.is_empty() {
-        return Err("a word of it is empty");
+        return Err(WordFault::Empty);
     }
     if !word.starts_with(|c: char| c.is_ascii_alphanumeric()) {
-        return Err("it does not begin with a letter or digit");
+        return Err(WordFault::Begins);
     }
     if !word.bytes().all(legal) {
-        return Err("it contains a character other than letters, digits, '_' and '-'");
+        return Err(WordFault::Contains);
     }
     Ok(())
 }

@@ -281,7 +281,8 @@ fn values_that_cannot_be_part_of_a_topic_are_refused_by_name() {
     assert_eq!(
         error(&[(TARGET, "team/weather.v1")]),
         "the value \"team/weather.v1\" of \"targetagent\" cannot be part of a topic: \
-         it contains a character other than letters, digits, '_' and '-'"
+         it contains a character other than letters, digits, '_' and '-'; \
+         the destination accepts more with names: escape (or dotted, for dots)"
     );
     assert_eq!(
         error(&[(TARGET, "_INBOX")]),
@@ -289,6 +290,20 @@ fn values_that_cannot_be_part_of_a_topic_are_refused_by_name() {
          it does not begin with a letter or digit"
     );
     assert!(error(&[(TARGET, &"x".repeat(250))]).contains("longer than 249"));
+    let dotted =
+        destination(json!({"transport": "k", "topic": "agents.{targetagent}", "names": "dotted"}));
+    for (value, why) in [
+        ("N..x", "a word of it is empty"),
+        ("N._x", "a word of it does not begin with a letter or digit"),
+        (
+            "N.x/y",
+            "digits, '_', '-' and '.'; the destination accepts more with names: escape",
+        ),
+    ] {
+        let event = event(&[(TARGET, value)]);
+        let error = dotted.resolve(&event, "in", None).unwrap_err().to_string();
+        assert!(error.ends_with(why), "{error}");
+    }
 }
 
 /// Agent ids an attacker would try, and 2,000 made of the same characters.

@@ -19,7 +19,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use a2abus_transports::{Health, Topic, Transport as _, TransportError, TransportErrorKind};
 use tokio::sync::{Notify, watch};
@@ -30,6 +30,7 @@ use self::log::{DestinationLog, DestinationName, Reminder};
 use crate::bus::outbound::Outgoing;
 use crate::bus::{BusId, Buses};
 use crate::calls::callid::shown_topic;
+use crate::lock::lock;
 use crate::log_limit::LogLimits;
 use crate::readiness::Readiness;
 use crate::route::NamedBy;
@@ -341,9 +342,9 @@ impl Destinations {
         }
     }
 
-    /// Counts and logs a request that may have been sent, and is not sent again.
-    pub(super) fn unconfirmed(&self, copy: &Outgoing, error: &TransportError) {
-        self.log.unconfirmed(&self.buses, copy, error);
+    /// Counts and logs a copy that is not sent again; `is_open` is whether it may have arrived.
+    pub(super) fn lost(&self, copy: &Outgoing, error: &TransportError, is_open: bool) {
+        self.log.lost(&self.buses, copy, error, is_open);
     }
 
     /// A sender that retries a copy until it is confirmed.
@@ -414,9 +415,8 @@ impl Destinations {
         }
     }
 
-    /// Every change is complete before the lock is released, so a panic elsewhere leaves it usable.
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
@@ -541,9 +541,9 @@ impl Probe {
 // === impl WaitPolicy ===
 
 impl WaitPolicy {
-    /// How long the sender of a copy of a received message waits.
-    pub(super) fn of(copy: &Outgoing) -> Self {
-        if copy.is_awaited {
+    /// How long the sender of a copy waits. With `is_caller`, the sender is the caller itself.
+    pub(super) fn of(copy: &Outgoing, is_caller: bool) -> Self {
+        if is_caller || copy.is_awaited {
             Self::UntilRefused
         } else {
             Self::Unlimited
@@ -585,11 +585,8 @@ impl Drop for SendGuard<'_> {
         let Some(error) = error.filter(|_| !is_answered) else {
             return;
         };
-        let (buses, log) = (&self.destinations.buses, &self.destinations.log);
-        match self.may_have_arrived || is_open {
-            true => log.unconfirmed(buses, self.copy, &error),
-            false => log.given_up(buses, self.copy, &error),
-        }
+        let is_open = self.may_have_arrived || is_open;
+        self.destinations.lost(self.copy, &error, is_open);
     }
 }
 

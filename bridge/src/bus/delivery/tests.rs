@@ -4,12 +4,11 @@ use a2abus_transports::memory::Memory;
 use a2abus_transports::{Address, AnyTransport, Message, Topic, TopicFilter};
 
 use super::*;
+use crate::bus::Buses;
 use crate::bus::outbound::DeadLetter;
-use crate::bus::{Bus, Buses};
-use crate::config::{Config, Name};
+use crate::config::Config;
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
-use crate::names::Mode;
 use crate::readiness::Readiness;
 use crate::rules::{CurrentRules, Rules};
 
@@ -19,6 +18,21 @@ transports: { bus: { type: memory } }
 default_route: [{ transport: bus, topic: agent }]
 ";
 
+/// What a NATS server says first.
+#[cfg(feature = "nats")]
+const INFO: &[u8] = b"INFO {\"server_id\":\"M\",\"server_name\":\"m\",\"version\":\"2.11.0\",\"go\":\"\",\"host\":\"\",\"port\":1,\"headers\":true,\"max_payload\":1048576,\"proto\":1,\"client_id\":1,\"client_ip\":\"\"}\r\n";
+
+impl Publisher {
+    /// A publisher to these buses; none of its destinations has failed yet.
+    pub(crate) fn of_test(buses: Buses) -> Self {
+        let config = Config::read("test.yaml", CONFIG, []).unwrap();
+        let rules = Arc::new(CurrentRules::new(Rules::new(&config).unwrap()));
+        let (readiness, log) = (Arc::new(Readiness::new()), LogLimits::default());
+        let destinations = Destinations::new(buses.clone(), readiness, &log);
+        Self::new(Outbound::new(buses, rules), Arc::new(destinations))
+    }
+}
+
 struct World {
     publisher: Publisher,
     bus: BusId,
@@ -27,44 +41,23 @@ struct World {
 
 impl World {
     fn new(transport: AnyTransport) -> Self {
-        let config = Config::read("test.yaml", CONFIG, []).unwrap();
-        let rules = CurrentRules::new(Rules::new(&config).unwrap());
-        let name: Name = serde_json::from_str("\"bus\"").unwrap();
         let metrics = Metrics::new().unwrap();
-        let buses = Buses::new(vec![Bus {
-            name: name.clone(),
-            transport,
-            metrics: metrics.transport(name.text()),
-        }]);
-        let bus = buses.find(&name).unwrap();
-        let readiness = Arc::new(Readiness::new());
-        let destinations = Destinations::new(buses.clone(), readiness, &LogLimits::default());
-        let outbound = Outbound::new(buses, Arc::new(rules));
         Self {
-            publisher: Publisher::new(outbound, Arc::new(destinations)),
-            bus,
+            publisher: Publisher::of_test(Buses::of_test(transport, &metrics)),
+            bus: BusId::FIRST,
             metrics,
         }
     }
 
     /// A request that a binding sends on, and whose requester waits.
     fn request(&self) -> Outgoing {
+        let address = Address {
+            reply_to: Some(Topic::new("replies").unwrap()),
+            ..Address::topic(Topic::new("agent").unwrap())
+        };
         Outgoing {
-            bus: self.bus,
-            address: Address {
-                reply_to: Some(Topic::new("replies").unwrap()),
-                ..Address::topic(Topic::new("agent").unwrap())
-            },
-            message: Message::plain("a request"),
-            named_by: NamedBy::Config,
-            mode: Mode::default(),
-            agent: None,
-            call: None,
             is_awaited: true,
-            expires: None,
-            unit: None,
-            dead_letter: None,
-            may_have_arrived: false,
+            ..Outgoing::new(self.bus, address, Message::plain("a request"))
         }
     }
 
@@ -84,7 +77,7 @@ async fn only_messages_of_callers_count_as_given_up() {
     let sent = world.publisher.until_confirmed(&request).await;
     assert_eq!(sent.unwrap_err().kind(), TransportErrorKind::UnknownTopic);
     assert!(!world.given_up(), "it becomes a dead letter");
-    let sent = world.publisher.for_caller(&request, || ()).await;
+    let sent = world.publisher.for_call(&request, || (), None).await;
     assert_eq!(sent.unwrap_err().kind(), TransportErrorKind::UnknownTopic);
     assert!(world.given_up());
 }
@@ -183,18 +176,13 @@ async fn stream(
     use a2abus_transports::nats::{Nats, NatsConfig};
     use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-    const INFO: &str = r#"INFO {"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
-
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let server = tokio::spawn(async move {
         let (mut connection, _) = listener.accept().await.unwrap();
         let (read, mut write) = connection.split();
         let mut lines = BufReader::new(read);
-        write
-            .write_all(format!("{INFO}\r\n").as_bytes())
-            .await
-            .unwrap();
+        write.write_all(INFO).await.unwrap();
         let (mut line, mut inbox) = (String::new(), String::new());
         let mut answers = answers.into_iter();
         while lines.read_line(&mut line).await.is_ok_and(|read| read > 0) {
@@ -255,7 +243,7 @@ async fn a_refusal_after_an_attempt_that_may_have_been_stored_is_marked() {
         };
         let sent = async {
             match has_caller {
-                true => world.publisher.for_caller(&copy, || ()).await,
+                true => world.publisher.for_call(&copy, || (), None).await,
                 false => world.publisher.until_confirmed(&copy).await,
             }
         };
@@ -298,7 +286,7 @@ async fn a_message_whose_caller_leaves_before_it_is_confirmed_is_counted() {
     let handed_over = tokio::sync::Notify::new();
     let sent = world
         .publisher
-        .for_caller(&copy, || handed_over.notify_one());
+        .for_call(&copy, || handed_over.notify_one(), None);
     tokio::select! {
         sent = sent => panic!("nothing confirms it: {sent:?}"),
         () = handed_over.notified() => {}
@@ -317,7 +305,6 @@ async fn a_request_of_a_binding_that_core_nats_may_have_sent_is_not_sent_again()
     use tokio_util::task::AbortOnDropHandle;
 
     const SOON: Duration = Duration::from_secs(60);
-    const INFO: &[u8] = br#"INFO {"server_id":"M","server_name":"m","version":"2.11.0","go":"","host":"","port":1,"headers":true,"max_payload":1048576,"proto":1,"client_id":1,"client_ip":""}"#;
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -325,7 +312,6 @@ async fn a_request_of_a_binding_that_core_nats_may_have_sent_is_not_sent_again()
         let (connection, _) = listener.accept().await.unwrap();
         let mut connection = BufReader::new(connection);
         connection.write_all(INFO).await.unwrap();
-        connection.write_all(b"\r\n").await.unwrap();
         let mut line = String::new();
         while line != "PING\r\n" {
             line.clear();

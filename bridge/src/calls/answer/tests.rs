@@ -1,24 +1,27 @@
 //! Calls that lose their bus while they wait.
 
 use std::future::pending;
-use std::sync::Mutex;
+
+use a2abus_models::e2a::Trust;
+use a2abus_transports::content_mode::ProtocolBinding;
+use a2abus_transports::memory::Memory;
+use a2abus_transports::{Message, Topic};
 
 use super::*;
-use crate::bus::Buses;
-use crate::bus::delivery::{Destinations, Publisher};
-use crate::bus::outbound::Outbound;
+use crate::bus::delivery::Publisher;
+use crate::bus::{BusId, Buses};
 use crate::calls::AnswerOutcome;
 use crate::calls::callid::Replica;
 use crate::calls::cancel::Canceller;
-use crate::calls::pending::{Entry, Fingerprint, Form};
+use crate::calls::pending::Entry;
 use crate::calls::reply::ReplyChannels;
+use crate::calls::reply_source::FORWARDED_FROM;
 use crate::calls::reply_token::ReplyTokens;
+use crate::calls::resolve::{ReadAt, Reader};
 use crate::calls::service::CallLimits;
 use crate::config::Config;
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
-use crate::readiness::Readiness;
-use crate::rules::{CurrentRules, Rules};
 
 const CONFIG: &str = "
 instance: test
@@ -29,14 +32,20 @@ default_route: [{ transport: bus, topic: agent }]
 const LONG: Duration = Duration::from_secs(60);
 
 fn calls() -> Arc<Calls> {
+    let buses = Buses::new(Vec::new());
+    let channels = channels(&buses, &[]);
+    calls_with(buses, channels)
+}
+
+fn channels(buses: &Buses, called: &[BusId]) -> ReplyChannels {
+    let topic = Topic::from_static("replies");
+    ReplyChannels::new(buses, called, &topic, 1, Replica(1))
+}
+
+fn calls_with(buses: Buses, channels: ReplyChannels) -> Arc<Calls> {
     let config = Config::read("test.yaml", CONFIG, []).unwrap();
-    let (buses, log) = (Buses::new(Vec::new()), LogLimits::default());
-    let rules = Arc::new(CurrentRules::new(Rules::new(&config).unwrap()));
-    let outbound = Outbound::new(buses.clone(), rules);
-    let topic = &config.calls.reply_topic.0;
-    let channels = ReplyChannels::new(&buses, &[], topic, 1, Replica(1));
-    let destinations = Destinations::new(buses, Arc::new(Readiness::new()), &log);
-    let publisher = Publisher::new(outbound, Arc::new(destinations));
+    let log = LogLimits::default();
+    let publisher = Publisher::of_test(buses);
     let metrics = Arc::new(Metrics::new().unwrap());
     let (canceller, _) = Canceller::channel(metrics.cancels_dropped.clone(), &log);
     let tokens = ReplyTokens::random(config.calls.reply_token).unwrap();
@@ -91,10 +100,10 @@ async fn an_answer_that_has_begun_goes_on_from_the_log() {
     let calls = calls();
     let (mut answer, bus) = unconfirmed(&calls);
     let (log, recorded) = mpsc::channel(8);
-    answer.recorded = Recorded(Some(Box::new(move |consumed: u32| {
+    answer.recorded = Some(Box::new(move |consumed: u32| {
         assert_eq!(consumed, 1);
         Some(recorded)
-    })));
+    }));
     send(&bus, Ok(Part::new("first".into(), false))).await;
     send(&bus, Err(CallError::AnswerLost("down".into()))).await;
     send(&log, Ok(Part::new("last".into(), true))).await;
@@ -130,13 +139,55 @@ async fn only_a_call_without_an_open_question_whose_client_can_come_back_is_hand
     }
 }
 
+/// On a topic that every replica reads whole.
+#[tokio::test]
+async fn a_binding_takes_an_answer_while_the_reply_channel_does_not_read() {
+    let buses = Buses::of_test(Memory::default().into(), &Metrics::new().unwrap());
+    let (bus, topic) = (BusId::FIRST, Topic::from_static("answers"));
+    let mut channels = channels(&buses, &[bus]);
+    channels.read_also(bus, vec![(topic.clone().into(), Trust::Untrusted)]);
+    let calls = calls_with(buses, channels);
+    let rules = calls.rules();
+    let outcome_of = |call: CallId| {
+        let id = ReplyId { call, token: None };
+        let body = format!(r#"{{"jsonrpc":"2.0","id":"{id}","result":1}}"#);
+        let at = ReadAt {
+            rules: &rules,
+            bus,
+            topic: &topic,
+            origin: None,
+            message: &Message::plain(body),
+            reply_to: None,
+            reader: Reader::Binding,
+            trust: Trust::Untrusted,
+        };
+        let mut outcomes = calls.take_answers(at, ProtocolBinding::Memory);
+        outcomes.pop().unwrap()
+    };
+    let own = calls.new_call().unwrap();
+    // It is taken, although its call has ended.
+    let outcome = outcome_of(own);
+    assert!(matches!(outcome, AnswerOutcome::Late(_)), "{outcome:?}");
+    let channel = calls.channels().iter().next().unwrap();
+    channel.set_reading(true);
+    let outcome = outcome_of(own);
+    assert!(matches!(outcome, AnswerOutcome::Foreign(_)), "{outcome:?}");
+    // The other process may not read the topic. If it does, it ignores the copy.
+    let AnswerOutcome::Forward(copy) = outcome_of(CallId::new(Replica(2)).unwrap()) else {
+        panic!("expected a copy");
+    };
+    let from = copy.message.headers.get(FORWARDED_FROM).unwrap();
+    assert_eq!(from, "answers");
+    assert!(calls.channels().is_read_here(bus, &copy.message));
+}
+
 /// The request may not have arrived, but must not be sent again.
 #[tokio::test]
 async fn an_unconfirmed_request_without_an_answer_fails_with_its_bus() {
     let calls = calls();
     let (mut answer, bus) = unconfirmed(&calls);
     let (_log, recorded) = mpsc::channel(8);
-    answer.recorded = Recorded(Some(Box::new(move |_: u32| Some(recorded))));
+    answer.recorded = Some(Box::new(move |_: u32| Some(recorded)));
     send(&bus, Err(CallError::AnswerLost("down".into()))).await;
     let failed = answer.next().await.unwrap();
     let is_lost = matches!(failed, Err(CallError::AnswerLost(_)));
@@ -158,24 +209,7 @@ async fn an_answer_in_parts_has_the_time_of_a_stream() {
 /// Enters the call of an answer in the table.
 fn register(calls: &Calls, answer: &Answer, parts: mpsc::Sender<Box<CallerMessage>>) {
     let budget = calls.budget().for_client(None);
-    let entry = Entry {
-        parts,
-        request: Arc::new(CallRequest {
-            form: Form::Untouched,
-            streamed: false,
-            agent: Text::default(),
-            id: answer.id,
-            fingerprint: Fingerprint::none(),
-            progress: Mutex::default(),
-        }),
-        bus: None,
-        is_kept: AtomicBool::new(false),
-        may_have_arrived: Arc::default(),
-        line: None,
-        shares: Vec::new(),
-        _charge: budget.charge(0).unwrap(),
-        budget,
-    };
+    let entry = Entry::of_test(answer.id, parts, budget);
     assert!(calls.pending().register(answer.call_id(), entry));
 }
 

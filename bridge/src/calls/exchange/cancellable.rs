@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use a2abus_plugin::Text;
 use a2abus_transports::Topic;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::lock::lock;
 use crate::recent::Recent;
 
 /// All requests that may be cancelled.
@@ -111,7 +112,7 @@ impl Cancellables {
             identity,
             cancelled: Arc::default(),
         };
-        let mut all = self.all();
+        let mut all = lock(&self.0);
         let same = all.waiting.entry(entry.identity.clone()).or_default();
         let cancelled = Arc::clone(&entry.cancelled);
         same.push(Waiting { agent, cancelled });
@@ -121,7 +122,7 @@ impl Cancellables {
 
     /// Cancels the request for this agent, or for any one if it is empty.
     pub(super) fn cancel(&self, identity: &RequestIdentity, agent: &Text) -> Cancelled {
-        let all = self.all();
+        let all = lock(&self.0);
         let same = all.waiting.get(identity).into_iter().flatten();
         let mut same = same.filter(|request| agent.is_empty() || request.agent == *agent);
         match (same.next(), same.next()) {
@@ -133,11 +134,6 @@ impl Cancellables {
             }
             (Some(_), Some(_)) => Cancelled::Several,
         }
-    }
-
-    // Ignores poisoning: each change leaves the map consistent.
-    fn all(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -152,7 +148,7 @@ impl Cancellable {
 
 impl Drop for Cancellable {
     fn drop(&mut self) {
-        let mut all = self.all.all();
+        let mut all = lock(&self.all.0);
         let Some(same) = all.waiting.get_mut(&self.identity) else {
             return;
         };

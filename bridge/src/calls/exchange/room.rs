@@ -1,6 +1,7 @@
 //! How much of its budget may a binding spend on requests that wait for their answers?
 //!
-//! A request is settled only when it is answered, so it holds its part of the budget until then.
+//! A request is settled only when it is answered, so it holds its part of the budget until then. If it is settled even
+//! later, because other copies of its message are unconfirmed, its message counts only towards the whole budget.
 //!
 //! | | messages and bytes of the budget, at most |
 //! |---|---|
@@ -46,17 +47,24 @@ struct Bounds {
 
 /// The share of one message, for one agent or in total, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Hold<K: Eq + Hash> {
+struct Hold<K: Eq + Hash> {
     _message: Share<K>,
     _bytes: Share<K>,
 }
 
-/// The shares that the requests of one message hold.
+/// What the requests of one message for one agent hold until the last of them is answered.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _agent: Hold<Text>,
+    /// Shared by all requests of the message.
+    _message: Arc<Hold<()>>,
+}
+
+/// The places of the requests of one message, while it is routed.
 #[derive(Debug, Default)]
-pub(crate) struct Holds {
-    message: Option<Hold<()>>,
-    /// Shared by the requests for one agent.
-    agents: Vec<(Text, Arc<Hold<Text>>)>,
+pub(crate) struct Places {
+    message: Option<Arc<Hold<()>>>,
+    agents: Vec<(Text, Arc<Place>)>,
 }
 
 // === impl WaitingRoom ===
@@ -92,25 +100,30 @@ impl WaitingRoom {
         &self,
         agent: &Text,
         bytes: usize,
-        holds: &mut Holds,
-    ) -> Result<Arc<Hold<Text>>, Bound> {
-        if let Some((_, hold)) = holds.agents.iter().find(|(known, _)| known == agent) {
-            return Ok(Arc::clone(hold));
+        places: &mut Places,
+    ) -> Result<Arc<Place>, Bound> {
+        if let Some((_, place)) = places.agents.iter().find(|(known, _)| known == agent) {
+            return Ok(Arc::clone(place));
         }
         let is_first = self.of_agents.held_by(agent).messages == 0;
         let hold = self.of_agents.take(agent, bytes);
         let hold = hold.ok_or_else(|| Bound::AgentOfBinding(agent.clone()))?;
-        if holds.message.is_none() {
+        let message = if let Some(message) = &places.message {
+            Arc::clone(message)
+        } else {
             let message = self.of_all.take(&(), bytes).ok_or(Bound::Binding)?;
             let holds_little = is_first || self.of_agents.held_by(agent).fits(self.little);
             if !holds_little && !self.of_all.held_by(&()).fits(self.common) {
                 return Err(Bound::Binding);
             }
-            holds.message = Some(message);
-        }
-        let hold = Arc::new(hold);
-        holds.agents.push((agent.clone(), Arc::clone(&hold)));
-        Ok(hold)
+            Arc::clone(places.message.insert(Arc::new(message)))
+        };
+        let place = Arc::new(Place {
+            _agent: hold,
+            _message: message,
+        });
+        places.agents.push((agent.clone(), Arc::clone(&place)));
+        Ok(place)
     }
 }
 
@@ -150,27 +163,12 @@ impl<K: Eq + Hash + Clone> Quota<K> {
     }
 }
 
-// === impl Holds ===
-
-impl Holds {
-    /// The share of the message as a whole, held until it is settled.
-    pub(crate) fn message(self) -> Option<Hold<()>> {
-        self.message
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn enter(
-        room: &WaitingRoom,
-        agent: &str,
-        bytes: usize,
-    ) -> Result<(Arc<Hold<Text>>, Holds), Bound> {
-        let mut holds = Holds::default();
-        let hold = room.enter(&agent.into(), bytes, &mut holds)?;
-        Ok((hold, holds))
+    fn enter(room: &WaitingRoom, agent: &str, bytes: usize) -> Result<Arc<Place>, Bound> {
+        room.enter(&agent.into(), bytes, &mut Places::default())
     }
 
     #[test]
@@ -236,16 +234,16 @@ mod tests {
     #[test]
     fn the_requests_of_a_batch_count_once_for_each_agent() {
         let room = WaitingRoom::new(100, 1_000);
-        let mut holds = Holds::default();
+        let mut places = Places::default();
         let held: Vec<_> = (0..50)
             .map(|number| {
-                room.enter(&["a", "b"][number % 2].into(), 200, &mut holds)
+                room.enter(&["a", "b"][number % 2].into(), 200, &mut places)
                     .unwrap()
             })
             .collect();
         assert!(enter(&room, "a", 100).is_err());
         assert!(enter(&room, "c", 200).is_ok());
-        drop((held, holds));
+        drop((held, places));
         assert!(room.of_agents.messages.is_empty() && room.of_all.bytes.is_empty());
     }
 }

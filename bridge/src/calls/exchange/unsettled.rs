@@ -1,11 +1,11 @@
 //! A message that is settled when all work on it is done.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use a2abus_transports::{Acknowledger, Outcome};
 
-use super::room::Hold;
+use crate::lock::lock;
 use crate::metrics::BindingMetrics;
 use crate::stage;
 
@@ -31,8 +31,6 @@ struct Shared {
     is_abandoned: AtomicBool,
     /// How many things are being published.
     publishing: Mutex<usize>,
-    /// Its share of the binding's budget, in addition to those of the agents.
-    hold: OnceLock<Hold<()>>,
     metrics: BindingMetrics,
 }
 
@@ -45,7 +43,6 @@ impl Unsettled {
             acknowledger: OnceLock::new(),
             is_abandoned: AtomicBool::new(false),
             publishing: Mutex::new(1),
-            hold: OnceLock::new(),
             metrics,
         });
         Self {
@@ -55,13 +52,10 @@ impl Unsettled {
         }
     }
 
-    /// Sets the acknowledger, and the share of the budget that is held until it is settled.
-    pub(crate) fn hold(&self, acknowledger: Acknowledger, hold: Option<Hold<()>>) {
+    /// Sets the acknowledger.
+    pub(crate) fn hold(&self, acknowledger: Acknowledger) {
         // This is called once per message.
         drop(self.shared.acknowledger.set(acknowledger));
-        if let Some(hold) = hold {
-            drop(self.shared.hold.set(hold));
-        }
     }
 
     /// A share for another piece of work.
@@ -76,6 +70,11 @@ impl Unsettled {
     /// The work of this share is done.
     pub(crate) fn done(mut self) {
         self.is_done = true;
+    }
+
+    /// From now on, the message will not be settled: the source delivers it again.
+    pub(crate) fn abandon(&self) {
+        self.shared.is_abandoned.store(true, Ordering::Relaxed);
     }
 
     /// Starts publishing something.
@@ -101,7 +100,7 @@ impl Unsettled {
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if !self.is_done {
-            self.shared.is_abandoned.store(true, Ordering::Relaxed);
+            self.abandon();
         }
     }
 }
@@ -120,10 +119,7 @@ impl Drop for Publishing {
 impl Shared {
     /// Tells the source when the first publication starts, and when the last one has ended.
     fn count_publishing(&self, begun: usize, ended: usize) {
-        let mut publishing = self
-            .publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut publishing = lock(&self.publishing);
         let before = *publishing;
         *publishing = (before + begun).saturating_sub(ended);
         let (was_waiting, is_waiting) = (before == 0, *publishing == 0);

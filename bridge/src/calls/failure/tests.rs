@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::calls::error::{Bound, RequestState};
+use crate::calls::error::{Bound, DestinationRefused, RequestState};
 use crate::calls::reply_token::Rejection;
 use crate::route::NamedBy;
 use a2abus_plugin::{Hint, Limits, decode};
@@ -249,7 +249,7 @@ fn the_error_for_a_bad_name_of_an_agent_names_the_member() {
     let payload = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"zz zz"}}"#;
     let units = decode(&Bytes::from(payload), &Hint::default(), &Limits::default());
     let failure = Failure::refused(&units[0].as_ref().unwrap_err().error);
-    let start = "params._agentId must be a string of letters";
+    let start = "params._agentId must be a string of 1 to 256 letters";
     assert!(failure.message.starts_with(start), "{}", failure.message);
 }
 
@@ -298,8 +298,8 @@ fn a_silent_agent_and_a_missing_topic_are_named() {
     );
     for (request, why) in [
         (
-            RequestState::Unconfirmed,
-            "the bus did not confirm the request within 2 ms: the agent may still get it",
+            RequestState::Unconfirmed("NATS subject agents.weather".into()),
+            "the bus did not confirm the request within 2 ms (NATS subject agents.weather): the agent may still get it",
         ),
         (
             RequestState::Unsent,

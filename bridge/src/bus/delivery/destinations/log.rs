@@ -118,32 +118,30 @@ impl DestinationLog {
         }
     }
 
-    /// Counts and logs a copy that was given up.
-    pub(super) fn given_up(&self, buses: &Buses, copy: &Outgoing, error: &TransportError) {
+    /// Counts and logs a copy that is not sent again; `is_open` is whether it may have arrived.
+    pub(super) fn lost(
+        &self,
+        buses: &Buses,
+        copy: &Outgoing,
+        error: &TransportError,
+        is_open: bool,
+    ) {
         let Some(bus) = buses.get(copy.bus) else {
             return;
         };
         bus.metrics.given_up(error.kind());
-        if let Some(suppressed) = self.losses.allow() {
-            tracing::warn!(
-                transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
-                call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
-                "a message of a caller was not published"
-            );
-        }
-    }
-
-    /// Counts and logs a copy that its bus has not confirmed, and that is not sent again.
-    pub(super) fn unconfirmed(&self, buses: &Buses, copy: &Outgoing, error: &TransportError) {
-        let Some(bus) = buses.get(copy.bus) else {
-            return;
+        let (limit, what) = match is_open {
+            true => (
+                &self.unconfirmed,
+                "a message of a caller was not confirmed: it may not have arrived, and is not sent again",
+            ),
+            false => (&self.losses, "a message of a caller was not published"),
         };
-        bus.metrics.given_up(error.kind());
-        if let Some(suppressed) = self.unconfirmed.allow() {
+        if let Some(suppressed) = limit.allow() {
             tracing::warn!(
                 transport = %bus.name.text(), topic = %shown_topic(copy.address.topic.as_str()), %error, suppressed,
                 call = copy.call.as_ref().map(Text::as_str), agent = copy.agent.as_ref().map(Text::as_str),
-                "a message of a caller was not confirmed: it may not have arrived, and is not sent again"
+                "{what}"
             );
         }
     }

@@ -2,13 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 
+use a2abus_transports::TransportErrorKind;
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{AnyTransport, TransportErrorKind};
 use futures_util::FutureExt as _;
 
 use super::*;
-use crate::bus::Bus;
-use crate::config::Name;
 use crate::metrics::Metrics;
 
 struct World {
@@ -20,24 +18,15 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let name: Name = serde_json::from_str("\"bus\"").unwrap();
-        let metrics = Metrics::new().unwrap().transport(name.text());
-        let transport = AnyTransport::Memory(Memory::default());
-        let bus = Bus {
-            name: name.clone(),
-            transport,
-            metrics,
-        };
-        let buses = Buses::new(vec![bus]);
+        let buses = Buses::of_test(Memory::default().into(), &Metrics::new().unwrap());
         let readiness = Arc::new(Readiness::new());
-        let bus = buses.find(&name).unwrap();
         let log = LogLimits::default();
         let destinations = Destinations::new(buses, Arc::clone(&readiness), &log);
         Self {
             readiness,
             destinations: Arc::new(destinations),
             destination: Destination {
-                bus,
+                bus: BusId::FIRST,
                 topic: Topic::new("t").unwrap(),
             },
             error: TransportError::new(TransportErrorKind::Full, "send"),
