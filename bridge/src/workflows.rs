@@ -52,19 +52,11 @@ struct Inner {
     directory: RwLock<Arc<Directory>>,
     environment: Environment,
     name: Text,
-    reports: ProgressEvents,
+    /// Whether each operation is published, in addition to the start and the end.
+    reports_operations: bool,
     rpc: bool,
     workers: Workers,
     metrics: Arc<Metrics>,
-}
-
-/// Which progress events are published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProgressEvents {
-    /// Each operation, in addition to the start and the end.
-    Operations,
-    /// The start and the end.
-    Ends,
 }
 
 /// A running execution. It continues when this is dropped.
@@ -113,7 +105,7 @@ pub enum WorkflowsError {
         source: std::io::Error,
     },
     /// A store cannot be used.
-    #[error("cannot open the store of workflows")]
+    #[error("cannot open the store of workflows (workflows.data_directory)")]
     Store(#[from] OpenError),
     /// A certificate cannot be read.
     #[error("workflows: cannot read the certificates in {}", path.display())]
@@ -184,11 +176,7 @@ impl Workflows {
             directory: RwLock::new(Arc::new(directory)),
             environment,
             name: config.agent.clone(),
-            reports: if config.progress {
-                ProgressEvents::Operations
-            } else {
-                ProgressEvents::Ends
-            },
+            reports_operations: config.progress,
             rpc: config.rpc,
             workers: Workers::start(config.workers).map_err(WorkflowsError::Threads)?,
             metrics,
@@ -202,10 +190,10 @@ impl Workflows {
         &self.0.name
     }
 
-    /// Which progress events are published.
+    /// Whether each operation is published, in addition to the start and the end.
     #[must_use]
-    pub fn reports(&self) -> ProgressEvents {
-        self.0.reports
+    pub fn reports_operations(&self) -> bool {
+        self.0.reports_operations
     }
 
     /// Whether callers of `/rpc`, who send no key, may execute workflows.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use a2abus_executor::{Agent, Credential, CredentialKind, Rates, Secret};
+use a2abus_models::a2e_workflow::operation::Storage;
 use a2abus_models::a2e_workflow::{Allowed, Apis, Policy};
 use a2abus_plugin::Text;
 use a2abus_transports::{Revealed, SecretError};
@@ -122,7 +123,7 @@ impl Directory {
         let credentials = credentials(config, &apis, remembered, &mut unread);
         let mut directory = Self::default();
         for agent in &config.agents {
-            let member = Arc::new(member(agent, &apis, &config.credentials, &credentials));
+            let member = Arc::new(member(agent, config, &apis, &credentials));
             for key in &agent.keys {
                 let id = agent.id.clone();
                 match remembered.digest(key) {
@@ -330,8 +331,8 @@ fn credentials(
 
 fn member(
     config: &AgentConfig,
+    workflows: &WorkflowsConfig,
     apis: &[Arc<ApiConfig>],
-    configured: &[CredentialConfig],
     credentials: &BTreeMap<Text, Credential>,
 ) -> Member {
     let allowed = |grants: &[Grant]| grants.iter().map(Grant::as_str).collect::<Allowed>();
@@ -353,7 +354,7 @@ fn member(
             bases: bases(&own_apis),
         },
         credentials: may_use.clone(),
-        storages: allowed(&config.storages),
+        storages: storages(allowed(&config.storages), workflows),
         max_operations: usize::try_from(config.max_operations).unwrap_or(usize::MAX),
         max_execution_time: config.max_execution_time.0,
         ..Policy::default()
@@ -367,7 +368,8 @@ fn member(
     Member {
         agent: Arc::new(agent),
         apis: own_apis,
-        credentials: configured
+        credentials: workflows
+            .credentials
             .iter()
             .filter(|credential| {
                 let id = credential.id.as_str();
@@ -376,6 +378,16 @@ fn member(
             .cloned()
             .collect(),
     }
+}
+
+/// The storages that exist. Without a directory for the files, `*` does not grant `file`.
+fn storages(granted: Allowed, workflows: &WorkflowsConfig) -> Allowed {
+    if workflows.file_directory.is_some() {
+        return granted;
+    }
+    let storages = Storage::ALL.iter().filter(|of| **of != Storage::File);
+    let storages = storages.map(|of| of.as_str());
+    storages.filter(|of| granted.contains(of)).collect()
 }
 
 fn bases<'a>(
@@ -473,6 +485,19 @@ mod tests {
             Allowed::default()
         );
         assert!(read.agent("x").is_none());
+    }
+
+    /// The storage does not exist, so no workflow that writes to it begins.
+    #[test]
+    fn no_agent_may_write_files_without_a_directory_for_them() {
+        for (directory, expected) in [("", false), ("file_directory: /files, ", true)] {
+            let text = format!("{{{directory}agents: [{{id: a, storages: [\"*\"]}}]}}");
+            let read = Directory::read(&config(&text)).unwrap();
+            let policy = read.agent("a").unwrap().agent().policy();
+            assert_eq!(policy.permits_storage(Storage::File), expected);
+            assert!(policy.permits_storage(Storage::Local));
+            assert!(policy.permits_storage(Storage::Session));
+        }
     }
 
     fn hex(digest: &[u8; 32]) -> String {

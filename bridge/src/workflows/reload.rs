@@ -38,15 +38,9 @@ pub(crate) type FileState = Option<(u64, u64, [i64; 4])>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SecretFileStates(BTreeMap<PathBuf, FileState>);
 
-/// The result of reading everything again.
-enum SecretsRead {
-    /// This many agents are in use.
-    Taken(usize),
-    /// This many agents are in use, without these secrets.
-    Partial(usize, Vec<UnreadableSecret>),
-    /// A secret has just disappeared, maybe only for a moment.
-    InDoubt,
-}
+/// How many agents are in use after reading everything again, and the secrets that they are without. `None` if a secret
+/// has just disappeared, maybe only for a moment.
+type SecretsRead = Option<(usize, Vec<UnreadableSecret>)>;
 
 /// Checks that these agents, APIs and credentials can be used. Missing secrets are not an error.
 ///
@@ -94,18 +88,18 @@ impl SecretWatcher {
             );
         }
         let outcome = match read {
-            Ok(SecretsRead::InDoubt) => {
+            Ok(None) => {
                 self.is_in_doubt = true;
                 return;
             }
-            Ok(SecretsRead::Taken(agents)) => {
-                log_taken(agents);
-                ReloadOutcome::Applied
-            }
-            Ok(SecretsRead::Partial(agents, unread)) => {
+            Ok(Some((agents, unread))) => {
                 log_taken(agents);
                 unread.iter().for_each(log_unread);
-                ReloadOutcome::Partial
+                if unread.is_empty() {
+                    ReloadOutcome::Applied
+                } else {
+                    ReloadOutcome::Partial
+                }
             }
             Err(error) => {
                 tracing::error!(
@@ -144,16 +138,12 @@ impl SecretWatcher {
         let absent = unread.iter().map(|unread| unread.cause().place()).collect();
         let before = std::mem::replace(&mut self.absent, absent);
         if !self.absent.is_subset(&before) {
-            return SecretsRead::InDoubt;
+            return None;
         }
         self.missing.clone_from(&self.absent);
         let agents = directory.len();
         self.workflows.replace(directory);
-        if unread.is_empty() {
-            SecretsRead::Taken(agents)
-        } else {
-            SecretsRead::Partial(agents, unread)
-        }
+        Some((agents, unread))
     }
 }
 

@@ -14,7 +14,7 @@
 mod fold;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use a2abus_executor::{
@@ -28,6 +28,7 @@ use tokio::time::sleep;
 
 use self::fold::{Event, Execution, ExecutionFold, ExecutionRecord, Value, ValueFold};
 use crate::clock;
+use crate::lock::lock;
 use crate::results::digest_of;
 use crate::state::body;
 use crate::state::{
@@ -81,7 +82,7 @@ impl SharedStore {
     }
 
     fn runs(&self) -> MutexGuard<'_, HashMap<String, (Text, u64)>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.runs)
     }
 
     /// This process's run of an execution, which it may end or replace.

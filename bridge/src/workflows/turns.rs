@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use a2abus_plugin::Text;
 use futures_util::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
+
+use crate::lock::lock;
 
 /// Limits how many tasks of one agent run at a time. Tasks run in the order of their requests.
 #[derive(Debug)]
@@ -52,8 +54,7 @@ impl AgentTurns {
     }
 
     fn of(&self, agent: &Text) -> Arc<Semaphore> {
-        // Ignore poisoning: each change leaves the map consistent.
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = lock(&self.agents);
         let turns = agents.entry(agent.clone());
         Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(self.at_a_time))))
     }

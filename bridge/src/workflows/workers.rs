@@ -1,7 +1,7 @@
 //! The threads of executions. Executions run on a separate runtime, so that heavy workflows do not delay messages. They
 //! run in turns of their agents, so that they do not delay workflows of other agents.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_executor::{Event, Execution, Executor, Progress, Record};
@@ -14,6 +14,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::turns::AgentTurns;
+use crate::lock::lock;
 use crate::metrics::Metrics;
 
 /// The threads that executions run on. They end when this is dropped.
@@ -182,7 +183,7 @@ impl Workers {
     }
 
     fn end_threads(&self) {
-        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runtime = lock(&self.runtime);
         if let Some(runtime) = runtime.take() {
             runtime.shutdown_background();
         }

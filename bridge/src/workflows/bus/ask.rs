@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use a2abus_executor::{Json, Object, OnError};
+use a2abus_executor::{Json, Object, OnError, Request};
 use a2abus_models::a2e_workflow::{Document, Strictness, WorkflowLimits};
 use a2abus_plugin::protocol::jsonrpc::{Id, code};
 use a2abus_plugin::{Event, Family, Kind, Mapped, Text, extension, kind_of_event};
@@ -42,11 +42,8 @@ pub(super) struct Cancel {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) action: Action,
-    /// The workflow as JSON Lines.
-    pub(super) workflow: Bytes,
-    pub(super) input: Object,
-    pub(super) on_error: OnError,
-    pub(super) strictness: Strictness,
+    /// The workflow and its options. Everything that is known from the client is added when it is executed.
+    pub(super) request: Request,
     pub(super) client: WorkflowClient,
     /// Whether it consists only of the `beginExecution` line, so other lines may belong to it.
     pub(super) is_begin_line: bool,
@@ -367,10 +364,10 @@ impl Job {
         let is_begin_line = is_begin_line(&workflow);
         Ask::Run(Box::new(Self {
             action,
-            workflow,
-            input: Object::default(),
-            on_error: OnError::default(),
-            strictness: Strictness::default(),
+            request: Request {
+                workflow,
+                ..Request::default()
+            },
             client,
             is_begin_line,
             execution_id,
@@ -423,10 +420,13 @@ impl Job {
         }
         Ask::Run(Box::new(Self {
             action,
-            workflow: Bytes::copy_from_slice(workflow.as_bytes()),
-            input,
-            on_error,
-            strictness,
+            request: Request {
+                workflow: Bytes::copy_from_slice(workflow.as_bytes()),
+                input,
+                on_error,
+                strictness,
+                ..Request::default()
+            },
             client,
             is_begin_line: false,
             execution_id: None,
@@ -464,11 +464,10 @@ impl Job {
     pub(super) fn read_execution_id(&mut self, limits: &WorkflowLimits) {
         if self.execution_id.is_none() && self.action == Action::Execute {
             // `beginExecution` is the last line. The rest is parsed later, on the threads of the executor.
-            let lines = self.workflow.trim_ascii_end();
+            let workflow = &self.request.workflow;
+            let lines = workflow.trim_ascii_end();
             let begins = lines.iter().rposition(|byte| *byte == b'\n');
-            let begin = self
-                .workflow
-                .slice_ref(&lines[begins.map_or(0, |end| end + 1)..]);
+            let begin = workflow.slice_ref(&lines[begins.map_or(0, |end| end + 1)..]);
             self.execution_id = Document::parse(&begin, limits).execution_id().cloned();
         }
     }

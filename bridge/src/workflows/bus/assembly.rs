@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use a2abus_executor::{Object, OnError};
+use a2abus_executor::Request;
 use a2abus_models::a2e_workflow::{Code, Document, Issue, Policy, Strictness, WorkflowLimits};
 use a2abus_plugin::Text;
 use a2abus_plugin::protocol::jsonrpc::code;
@@ -474,7 +474,7 @@ impl Assembly {
     fn begin_with(&mut self, job: Box<Job>) {
         let known = self.begin.as_ref();
         let is_same = known.is_some_and(|known| {
-            known.workflow == job.workflow && known.client.seq == job.client.seq
+            known.request.workflow == job.request.workflow && known.client.seq == job.client.seq
         });
         if !is_same {
             self.is_lacking = self.checks >= MAX_CHECKS;
@@ -508,7 +508,7 @@ impl Assembly {
     /// The hashes of its lines.
     fn digests(&self) -> impl Iterator<Item = Text> {
         let begin = self.begin.as_ref();
-        let begin = begin.map(|begin| digest(&begin.client, &begin.workflow));
+        let begin = begin.map(|begin| digest(&begin.client, &begin.request.workflow));
         let lines = self.lines.iter().map(|line| line.digest.clone());
         lines.chain(begin)
     }
@@ -627,12 +627,9 @@ impl Assembly {
         if lines.iter().all(|line| line.client.seq.is_some()) {
             lines.sort_by_key(|line| line.client.seq);
         }
-        let bodies = lines
-            .iter()
-            .map(|line| &line.body)
-            .chain(begin.map(|begin| &begin.workflow));
-        let mut text =
-            Vec::with_capacity(self.bytes + begin.map_or(0, |begin| begin.workflow.len()));
+        let begin = begin.map(|begin| &begin.request.workflow);
+        let bodies = lines.iter().map(|line| &line.body).chain(begin);
+        let mut text = Vec::with_capacity(self.bytes + begin.map_or(0, Bytes::len));
         for body in bodies {
             text.extend_from_slice(body.trim_ascii());
             text.push(b'\n');
@@ -658,17 +655,14 @@ impl Assembly {
             (Some(begin), _) => begin,
             (None, Some(first)) => Box::new(Job {
                 action: Action::Execute,
-                workflow: Bytes::new(),
-                input: Object::default(),
-                on_error: OnError::default(),
-                strictness: Strictness::default(),
+                request: Request::default(),
                 client: first.client,
                 is_begin_line: false,
                 execution_id: None,
             }),
             (None, None) => return None,
         };
-        job.workflow = workflow;
+        job.request.workflow = workflow;
         Some(CompleteWorkflow {
             job,
             held: self.held,
@@ -741,10 +735,10 @@ mod tests {
         );
         Box::new(Job {
             action: Action::Execute,
-            workflow: line.into(),
-            input: Object::default(),
-            on_error: OnError::default(),
-            strictness: Strictness::default(),
+            request: Request {
+                workflow: line.into(),
+                ..Request::default()
+            },
             client: client(seq),
             is_begin_line: true,
             execution_id: None,

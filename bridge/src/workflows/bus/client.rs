@@ -9,8 +9,8 @@ use a2abus_transports::{Address, Header, Message, Topic};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use crate::bus::headers::spring;
 use crate::calls::callid::ReplyId;
-use crate::calls::reply::spring;
 use crate::calls::reply_address::{self, AllowedReplyAddresses, attribute_header};
 
 /// The client of a request, and the form of its answers.

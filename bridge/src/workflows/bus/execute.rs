@@ -20,7 +20,7 @@ use super::refused::WorkflowRefusal;
 use super::waiting::StopSignals;
 use crate::bus::delivery::{BACKOFF, jittered};
 use crate::metrics;
-use crate::workflows::{NotBegun, ProgressEvents};
+use crate::workflows::NotBegun;
 
 /// Maximum number of progress messages of one execution that wait for the bus. Further ones are dropped, because the
 /// run never waits for the bus.
@@ -45,18 +45,14 @@ impl WorkflowBinding {
             )));
         };
         let request = Request {
-            workflow: job.workflow.clone(),
             execution_id: Some(job.client.execution_id()),
-            input: std::mem::take(&mut job.input),
-            on_error: job.on_error,
-            strictness: job.strictness,
             session: job.client.collaboration_id.clone(),
             deadline: job.client.deadline,
-            is_cancelled: false,
             cancel_names: job
                 .names()
                 .map(|name| name.shared_name(&self.intake.name))
                 .collect(),
+            ..std::mem::take(&mut job.request)
         };
         match job.action {
             Action::Validate => self.validate(&agent, request, early).await,
@@ -163,11 +159,11 @@ impl WorkflowBinding {
         };
         // The queue is still empty, so this cannot fail.
         let _ = sender.try_send(started);
-        let reports = self.workflows.reports();
+        let reports_operations = self.workflows.reports_operations();
         let events = Arc::new(AtomicI32::new(1));
         let (count, execution_id) = (Arc::clone(&events), id.clone());
         let run = self.workflows.run(agent, execution, move |progress| {
-            if reports == ProgressEvents::Operations {
+            if reports_operations {
                 let progress = ProgressMessage::Operation {
                     execution_id: execution_id.clone(),
                     seq: count.fetch_add(1, Ordering::Relaxed),
@@ -197,17 +193,19 @@ impl WorkflowBinding {
         if !is_published && timeout(LAST_PROGRESS, publishing).await.is_err() {
             tracing::debug!(binding = %self.intake.name, "the bus is slow: some progress was not published");
         }
+        let before = events.load(Ordering::Relaxed);
         match record {
-            Some(record) => ended_with(record, events.load(Ordering::Relaxed), early).await,
-            None => self.without_record(agent, &id, early).await,
+            Some(record) => ended_with(record, before, early).await,
+            None => self.without_record(agent, &id, before, early).await,
         }
     }
 
-    /// The result of an execution that has left no record.
+    /// The result of an execution that has left no record, after `seq` events.
     async fn without_record(
         &self,
         agent: &Agent,
         id: &Text,
+        seq: i32,
         early: StopSignals<'_>,
     ) -> Disposition {
         // The next reader of the request finds its record. Nobody else knows what the execution has done.
@@ -223,7 +221,10 @@ impl WorkflowBinding {
             _ => FailureCode::Interrupted,
         };
         let failure = Failure::new(code, "the execution failed unexpectedly");
-        Disposition::Answered(WorkflowAnswer::failed(&failure).of(id))
+        Disposition::Answered(WorkflowAnswer {
+            seq,
+            ..WorkflowAnswer::failed(&failure).of(id)
+        })
     }
 
     /// Publishes progress until the execution ends.
@@ -264,10 +265,10 @@ impl WorkflowBinding {
 
     /// The answer of an execution that has already ended.
     async fn again(&self, record: Arc<Record>, early: StopSignals<'_>) -> Disposition {
-        let before = match self.workflows.reports() {
-            ProgressEvents::Operations => i32::try_from(record.reports())
-                .map_or(i32::MAX, |reports| reports.saturating_add(1)),
-            ProgressEvents::Ends => 1,
+        let before = if self.workflows.reports_operations() {
+            i32::try_from(record.reports()).map_or(i32::MAX, |reports| reports.saturating_add(1))
+        } else {
+            1
         };
         ended_with(record, before, early).await
     }

@@ -118,9 +118,9 @@ impl WorkflowRefusal {
             code::INVALID_REQUEST,
             "PermissionError",
             "rpc_not_permitted",
-            "callers of POST /rpc are not authenticated, so they may not execute workflows"
+            "callers of POST /rpc are not authenticated, so they may neither execute nor validate workflows"
                 .to_owned(),
-            "send it to POST /api/v1/workflows/execute with an API key, or ask the operator to set workflows.rpc: true",
+            "send it to POST /api/v1/workflows/execute or POST /api/v1/workflows/validate with an API key, or ask the operator to set workflows.rpc: true",
         )
     }
 
@@ -159,7 +159,7 @@ impl WorkflowRefusal {
         let suggestion = "give the workflow a new executionId";
         Self::new(
             code::INVALID_PARAMS,
-            "ValidationError",
+            "ExecutionError",
             "execution_id_conflict",
             message,
             suggestion,

@@ -1,7 +1,7 @@
 //! Publishes the answers and progress of the executor.
 
-use a2abus_plugin::{Event, Text};
-use a2abus_transports::{Address, Confirmation, TransportError};
+use a2abus_plugin::Event;
+use a2abus_transports::{Address, Confirmation};
 use bytes::Bytes;
 
 use super::WorkflowBinding;
@@ -9,8 +9,7 @@ use super::answer::{AnswerSize, ProgressMessage, WorkflowAnswer};
 use super::ask::Action;
 use super::client::{Progress, WorkflowClient};
 use crate::bus::deadletter::{Reason, Undeliverable};
-use crate::bus::outbound::{Outgoing, Provenance, RoutingError, confirmed};
-use crate::calls::reply::spring;
+use crate::bus::outbound::{Outgoing, RoutingError};
 use crate::pipeline::held::Held;
 
 // === impl WorkflowBinding ===
@@ -66,12 +65,9 @@ impl WorkflowBinding {
 
     /// Publishes a dead letter for a message, or for one unit of it, and waits for the confirmation.
     pub(super) async fn dead_letter(&self, held: &Held, body: Option<Bytes>, reason: &Reason) {
-        let of = held.undelivered();
-        let dead_letter = self.intake.dead_letters.dead_letter(&of, body, reason);
-        let replacement =
-            |copy, error: &TransportError| self.intake.dead_letters.replacement(copy, error);
-        // `until_settled` counts and logs a dead letter that cannot be stored.
-        drop(self.publisher.until_settled(dead_letter, replacement).await);
+        let dead_letters = &self.intake.dead_letters;
+        let dead_letter = dead_letters.dead_letter(&held.undelivered(), body, reason);
+        dead_letters.store(dead_letter, &self.publisher).await;
     }
 
     /// Publishes a progress message if the bus accepts it at once. Otherwise it is dropped.
@@ -116,29 +112,17 @@ impl WorkflowBinding {
         event: &Event,
     ) -> Result<Vec<Outgoing>, RoutingError> {
         let Some(address) = place else {
-            let rules = self.outbound.rules();
-            let event_id = event.id().clone().into();
-            let from = Provenance {
-                rules: &rules,
-                binding: &self.intake.name,
-                reader: "",
-                // Without a source key, the events are ordered per execution.
-                key: None,
-                origin: Some((&event_id, 0)),
-                headers: &client.headers,
-            };
-            return self.outbound.route(&mut event.clone(), from, None);
+            let (name, headers) = (&self.intake.name, &client.headers);
+            return self.outbound.route_own(event, name, headers);
         };
-        let correlation = client.correlation.iter();
-        let own = correlation.map(|id| (Text::from_static(spring::CORRELATION_ID), id.clone()));
-        let headers = (own.collect(), client.headers.as_slice());
-        let address = match self.intake.reads_jetstream {
-            true => confirmed(address),
-            false => address.clone(),
-        };
+        // The reply address of a call belongs to that call alone, and no stream stores what is sent there.
+        let may_be_stored =
+            self.intake.reads_jetstream && !self.places.named.is_of_call(&address.topic);
+        let to = (self.intake.bus, address);
+        let headers = (client.correlation.as_ref(), client.headers.as_slice());
         let mut copy = self
             .outbound
-            .to_address(self.intake.bus, event, headers, address)?;
+            .to_address(event, to, headers, may_be_stored)?;
         // Otherwise the `collaborationid`.
         copy.message.key = client.key.clone().or(copy.message.key);
         Ok(vec![copy])

@@ -1,11 +1,12 @@
 //! Waiting and running requests, which a cancel can end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio_util::sync::CancellationToken;
 
 use super::ask::{Cancel, Job};
+use crate::lock::lock;
 
 /// The waiting and running requests, by the names that a cancel may use.
 #[derive(Debug, Default)]
@@ -96,9 +97,4 @@ impl Drop for Entry {
             }
         }
     }
-}
-
-/// Nothing that holds the lock can leave a map half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,7 @@ use a2abus_executor::{Change, Store as _, Table};
 use proptest::prelude::*;
 
 use super::*;
-use crate::state::{MemoryLog, ViewOptions, ViewTask};
+use crate::state::{MemoryLog, ViewTask};
 
 const LOG_BYTES: usize = 16 << 20;
 
@@ -29,10 +29,9 @@ impl World {
     }
 
     async fn replica_with(&mut self, memory_bytes: usize) -> Arc<SharedStore> {
-        let options = ViewOptions { memory_bytes };
         let [executions, values] = self.logs.clone();
-        let (executions, first) = View::start(executions, ExecutionFold, options);
-        let (values, second) = View::start(values, ValueFold, options);
+        let (executions, first) = View::start(executions, ExecutionFold, memory_bytes);
+        let (values, second) = View::start(values, ValueFold, memory_bytes);
         executions.caught_up().await.unwrap();
         values.caught_up().await.unwrap();
         self.tasks.push((first, second));
