@@ -17,9 +17,7 @@ use crate::calls::{CallError, Calls, Request};
 use crate::cli::command::{ConfigFile, Misuse, duration, load};
 use crate::cli::output::Output;
 use crate::cli::telemetry;
-use crate::config::{
-    AsText, Config, LogFilter, StateConfig, StateLog, TransportConfig, TransportType,
-};
+use crate::config::{AsText, Config, LogFilter, TransportConfig, TransportType};
 use crate::lines::on_one_line;
 use crate::readiness::Readiness;
 
@@ -80,15 +78,8 @@ pub(crate) async fn run(args: CallArgs) -> anyhow::Result<()> {
         ensure!(args.notify, "{ELSEWHERE}");
         tracing::warn!("nobody gets the notification: {ELSEWHERE}");
     }
-    config.bindings.clear();
+    config.keep_calls_only();
     config.http.enabled = false;
-    config.admin.enabled = false;
-    // The directories and the replica number belong to `a2abus serve`, which may run beside this process.
-    config.workflows.enabled = false;
-    config.calls.replica = None;
-    if config.state.place() == StateLog::Embedded {
-        config.state = StateConfig::default();
-    }
     config.a2a.push_notifications.enabled = false;
     let limit = args.timeout.unwrap_or(CONNECT);
     let deadline = began + limit;

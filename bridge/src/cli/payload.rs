@@ -27,7 +27,7 @@ use crate::calls::reply_address::named_by;
 use crate::clock;
 use crate::config::{BindingConfig, Config, EventIds, MappingConfig, Role, check_mapping};
 use crate::http::negotiate;
-use crate::names::DOOR;
+use crate::names::{DOOR, put};
 use crate::pipeline::{ROUTING_ATTRIBUTES, fill_missing};
 
 /// The payloads, and how they are read.
@@ -204,9 +204,10 @@ impl PayloadArgs {
     }
 }
 
+/// With `-` for `_` too, as the specifications write some families.
 fn family(name: &str) -> Result<Family, String> {
     let names = Family::ALL.map(Family::as_str).join(", ");
-    Family::from_name(name).ok_or_else(|| format!("expected one of {names}"))
+    Family::from_name(&name.replace('-', "_")).ok_or_else(|| format!("expected one of {names}"))
 }
 
 pub(super) fn now(text: &str) -> Result<Text, String> {
@@ -441,12 +442,8 @@ impl PayloadOptions {
 
     /// Overrides the attributes of a CloudEvent that callers over HTTP may not choose, as the bridge does.
     pub(crate) fn override_claims(&self, event: &mut Event) {
-        // Both are valid.
-        let id = Text::from(fixed_event_id(CALL_PLACEHOLDER));
-        let set = event
-            .set("source", Text::from(self.source.clone()))
-            .and_then(|()| event.set("id", id));
-        debug_assert!(set.is_ok());
+        put(event, "source", Text::from(self.source.clone()));
+        put(event, "id", Text::from(fixed_event_id(CALL_PLACEHOLDER)));
         let has_expiry = clock::expiry(event).is_some();
         let is_kept = |name: &str| name == extension::EXPIRY_TIME && has_expiry;
         for name in OVERRULED.into_iter().filter(|name| !is_kept(name)) {
@@ -457,8 +454,7 @@ impl PayloadOptions {
     /// Gives an event the id that the bridge gives to the unit at this index of a message.
     pub(crate) fn set_position(&self, event: &mut Event, index: usize) {
         let id = format!("{POSITION_PLACEHOLDER}#{index}");
-        let set = event.set("id", Text::from(id));
-        debug_assert!(set.is_ok(), "it is a legal id");
+        put(event, "id", Text::from(id));
     }
 
     /// The source of event ids: as the binding configures it, otherwise the payload. Over HTTP it is the call.

@@ -23,7 +23,7 @@ use super::bridge_client::not_http;
 use super::command::{Misuse, duration, load};
 use super::telemetry;
 use crate::Bridge;
-use crate::config::{AsText, LogFilter, StateConfig, StateLog, TelemetryConfig};
+use crate::config::{AsText, LogFilter};
 use crate::lines::Lines;
 
 /// Arguments of `a2abus stdio`.
@@ -83,7 +83,7 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
         if args.url.scheme() != "http" {
             return Err(Misuse(not_http(&args.url)).into());
         }
-        let _log = telemetry::start(&quiet())?;
+        let _log = telemetry::start(&telemetry::warnings())?;
         return serve(endpoint(&args.url, args.agent.as_deref()), args.timeout).await;
     };
     let own = LocalBridge::start(config).await?;
@@ -92,13 +92,6 @@ pub(crate) async fn run(args: StdioArgs) -> anyhow::Result<()> {
     own.stop.cancel();
     own.running.await?;
     served
-}
-
-fn quiet() -> TelemetryConfig {
-    TelemetryConfig {
-        log: AsText(LogFilter::warn()),
-        ..TelemetryConfig::default()
-    }
 }
 
 fn endpoint(bridge: &Url, agent: Option<&str>) -> Url {
@@ -143,14 +136,7 @@ impl LocalBridge {
         let mut config = load(file)?;
         config.telemetry.log = AsText(LogFilter::warn());
         let log = telemetry::start(&config.telemetry)?;
-        config.bindings.clear();
-        config.admin.enabled = false;
-        // The data directory, the files of the state and the replica number belong to `a2abus serve`.
-        config.workflows.enabled = false;
-        if config.state.place() == StateLog::Embedded {
-            config.state = StateConfig::default();
-        }
-        config.calls.replica = None;
+        config.keep_calls_only();
         config.http.enabled = true;
         config.http.listen = AsText(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let bridge = Bridge::build(config).await?.calls_only();

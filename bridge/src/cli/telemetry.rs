@@ -19,7 +19,7 @@ use tracing_subscriber::filter::{Directive, LevelFilter};
 use tracing_subscriber::reload::Handle;
 
 use crate::cli::output::in_time;
-use crate::config::{LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
+use crate::config::{AsText, LogFilter, LogFormat, TelemetryConfig, TextFormat as _};
 use crate::{LogLevels, reload};
 
 /// At most this many lines wait to be written. Further ones are lost.
@@ -56,6 +56,14 @@ pub(crate) fn filter_of_environment() -> anyhow::Result<Option<LogFilter>> {
     let text = std::env::var("A2ABUS_LOG").ok();
     let filter = text.map(|text| LogFilter::read(&text)).transpose();
     filter.map_err(|why| anyhow::anyhow!("A2ABUS_LOG: {why}"))
+}
+
+/// The log of a command without a configuration of its own: warnings.
+pub(crate) fn warnings() -> TelemetryConfig {
+    TelemetryConfig {
+        log: AsText(LogFilter::warn()),
+        ..TelemetryConfig::default()
+    }
 }
 
 /// Starts logging as configured. The variable `A2ABUS_LOG` takes precedence over the configuration.
@@ -154,23 +162,30 @@ impl Write for StandardError {
     }
 }
 
-/// The module of the NATS client.
-const NATS_CLIENT: &str = "async_nats";
+/// The clients whose lines are hidden, and the directive for that. The NATS client logs every attempt to connect without
+/// the cause. A Kafka consumer that lost its place in the group logs that it cannot be closed.
+const HIDDEN: [(&str, &str); 2] = [
+    ("async_nats", "async_nats=off"),
+    ("rdkafka", "rdkafka::consumer::base_consumer=off"),
+];
 
-/// The levels at which the NATS client logs nothing, unless the filter names it.
-const WITHOUT_NATS_CLIENT: [&str; 3] = ["info", "warn", "error"];
+/// The levels at which these clients log nothing, unless the filter names them.
+const WITHOUT_CLIENTS: [&str; 3] = ["info", "warn", "error"];
 
-/// Parses a filter and adds two directives. The changes made by a reload are always logged, unless the filter names
-/// their target or turns logging off. The NATS client is silent: it logs every attempt to connect without the cause,
-/// and the bridge logs each failure once with its cause.
+/// Parses a filter and adds directives. The changes made by a reload are always logged, unless the filter names their
+/// target or turns logging off. The clients are silent, because the bridge logs each failure once with its cause.
 fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(text)?;
     let is_quiet = |part: &str| {
-        let mut levels = WITHOUT_NATS_CLIENT.iter();
+        let mut levels = WITHOUT_CLIENTS.iter();
         levels.any(|level| part.trim().eq_ignore_ascii_case(level))
     };
-    if text.split(',').any(is_quiet) && !text.contains(NATS_CLIENT) {
-        filter = filter.add_directive(Directive::from_str(&format!("{NATS_CLIENT}=off"))?);
+    if text.split(',').any(is_quiet) {
+        for (client, directive) in HIDDEN {
+            if !text.contains(client) {
+                filter = filter.add_directive(Directive::from_str(directive)?);
+            }
+        }
     }
     if text.contains(reload::TARGET) || filter.max_level_hint() == Some(LevelFilter::OFF) {
         return Ok(filter);

@@ -249,12 +249,20 @@ fn an_address_that_is_forbidden_for_its_network_comes_with_the_policy_that_permi
     let (_, help, _) = run(&["run", "--help"], "");
     let (_, example) = help.split_once("on this machine:\n").unwrap();
     let (example, _) = example.split_once("\n\n").unwrap();
-    let policy = file(&example.replace(":8080", ":1"));
-    let policy = ["validate", "--policy", policy.path().to_str().unwrap()];
+    let policy = file(&format!(
+        "{}\n    max_retries: 0\n",
+        example.replace(":8080", ":1")
+    ));
+    let path = policy.path().to_str().unwrap();
+    let policy = ["validate", "--policy", path];
     let (status, out, err) = run(&policy, &call(address));
     assert_eq!((status, err.as_str()), (0, ""), "{out}");
     let (_, _, err) = run(&policy, &call("http://127.0.0.1:2/x"));
     assert!(err.ends_with("shows one\n"), "{err}");
+    // Its answer does not say why there is no connection.
+    let (status, _, err) = run(&["run", "--policy", path], &call(address));
+    let cause = err.contains("Connection refused");
+    assert!(status == 1 && cause, "{err}");
 }
 
 #[test]

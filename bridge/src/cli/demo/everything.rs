@@ -2,7 +2,7 @@
 //! scenarios. It answers on the bus like any other agent. Its endpoint is `/mcp/agents/everything`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use a2abus_plugin::{Text, extension};
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::lists::Answered;
 use super::agents::{Request, publish, result, take};
+use crate::lock::lock;
 
 mod lists;
 mod rounds;
@@ -74,7 +75,7 @@ impl AgentRequest {
         let call = call.unwrap_or_default();
         if body.get("method").is_none() {
             let id = body["id"].as_str().unwrap_or_default().to_owned();
-            let mut waiting = questions.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = lock(questions);
             if let Some(waiting) = waiting.remove(&(call, id)) {
                 drop(waiting.send(body));
             }
@@ -220,10 +221,7 @@ impl AgentRequest {
         let id = format!("question-{method}");
         let (sender, answer) = oneshot::channel();
         {
-            let mut questions = self
-                .questions
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut questions = lock(&self.questions);
             questions.insert((self.call.clone(), id.clone()), sender);
         }
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });

@@ -399,7 +399,7 @@ goes    transport bus, topic agents.weather, no key, binary mode
             "{\"jsonrpc\":\"2.0\",\"id\":1,\n\"method\":\"m\",\"params\":{\"_agentId\":\"a b\"}}",
             r#"
 unit 0  refused: bad_target
-why     must be a string of letters, digits and . _ - / : @ + without "..", not empty, not too long
+why     must be a string of 1 to 256 letters, digits and . _ - / : @ + without ".."
 where   /params/_agentId, byte 59: …ethod":"m","params":{"_agentId": ▸"a b"}}
 goes    to the dead letters of its binding
 fix     name one agent, the same wherever the message names it, with 1 to 256 of A-Z a-z 0-9 . _ - / : @ + and no ".."

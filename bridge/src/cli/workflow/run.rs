@@ -12,8 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::execution_args::ExecutionArgs;
 use super::profile::Profile;
 use super::{lines, profile};
-use crate::cli::command;
 use crate::cli::output::{Output, complain_line};
+use crate::cli::{command, telemetry};
 
 /// Arguments of `a2abus workflow run`.
 #[derive(Debug, Args)]
@@ -25,7 +25,8 @@ use crate::cli::output::{Output, complain_line};
 Standard output is one JSON object, like the response of the REST API: {\"execution_id\":…,\"status\":…,
 \"results\":{…},\"duration_ms\":…}, with \"error\", \"errors\", \"skipped\" and \"warnings\" if there are any.
 
-On a terminal, standard error shows the start and end of each operation. Values that StoreData puts into localStorage \
+On a terminal, standard error shows the start and end of each operation. It also has the log, such as the causes of \
+failed connections. Values that StoreData puts into localStorage \
 and sessionStorage are lost when the command ends. Ctrl-C cancels.
 
 A policy that permits an API on this machine:
@@ -55,6 +56,8 @@ fn on_error(text: &str) -> Result<OnError, String> {
 /// # Errors
 /// When the usage is wrong, or reading or writing fails; a failed workflow is output, not an error.
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<command::Status> {
+    // The causes of failed connections are not part of the answer.
+    let _log = telemetry::start(&telemetry::warnings())?;
     let execution = &args.execution;
     let workflow = execution.workflow()?;
     let profile = profile::of(execution)?;
