@@ -127,7 +127,10 @@ pub(crate) fn uses(config: &Config, transport: &Name) -> Vec<Access> {
             uses.push(Access { owner, operation });
         }
     }
-    let mut is_called = false;
+    let mut is_called = config
+        .bindings
+        .iter()
+        .any(|it| it.transport == *transport && it.reads_core_answers(kind));
     for (owner, destination, answers) in destinations(config) {
         if destination.transport == *transport {
             is_called |= answers;

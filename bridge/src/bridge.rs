@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use a2abus_executor::{Client, ClientOptions, Environment};
+use a2abus_models::e2a::Trust;
 use a2abus_plugin::Text;
 use a2abus_transports::{AnyTransport, Revealed, Subscription};
 use arc_swap::ArcSwap;
@@ -32,7 +33,9 @@ use crate::calls::exchange::Exchanges;
 use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls};
-use crate::config::{Config, HttpConfig, Name, PushConfig, Role, StateLog};
+use crate::config::{
+    BindingConfig, Config, HttpConfig, Name, PushConfig, Role, StateLog, TransportConfig,
+};
 use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSettings, Settings};
 use crate::doors::{DoorSettings, PublicUrl};
 use crate::log_limit::LogLimits;
@@ -300,13 +303,17 @@ fn calls(
         None => Replica::random().map_err(BridgeError::Random)?,
     };
     let partitions = u16::try_from(config.calls.reply_partitions).unwrap_or(u16::MAX);
-    let channels = ReplyChannels::new(
-        publisher.outbound().buses(),
-        called,
-        &config.calls.reply_topic.0,
-        partitions,
-        replica,
-    );
+    let (buses, topic) = (publisher.outbound().buses(), &config.calls.reply_topic.0);
+    let mut channels = ReplyChannels::new(buses, called, topic, partitions, replica);
+    let answers = core_answers(config, buses);
+    for bus in called {
+        let of_bus = answers.iter().filter(|(of, _)| of == bus);
+        let topics = of_bus.flat_map(|(_, binding)| {
+            let trust = Trust::from(&binding.hint());
+            binding.topics.iter().map(move |it| (it.0.clone(), trust))
+        });
+        channels.read_also(*bus, topics.collect());
+    }
     let (canceller, cancels) = Canceller::channel(metrics.cancels_dropped.clone(), log);
     let source = Text::from(format!("/a2abus/{}/{DOOR}", config.instance.text()));
     let tokens = ReplyTokens::random(config.calls.reply_token).map_err(BridgeError::Random)?;
@@ -358,7 +365,19 @@ fn door_settings(config: &Config, public_url: PublicUrl) -> Result<DoorSettings,
     })
 }
 
-/// The buses that a call can go to, by a route or to an announced agent. Its answer may come back there.
+/// The bindings whose topics every replica reads whole, each with its bus.
+fn core_answers<'a>(config: &'a Config, buses: &Buses) -> Vec<(BusId, &'a BindingConfig)> {
+    let found = config.bindings.iter().filter_map(|binding| {
+        let transport = config.transports.get(&binding.transport);
+        let kind = transport.map(TransportConfig::transport_type);
+        let is_read = binding.reads_core_answers(kind);
+        Some((buses.find(&binding.transport).filter(|_| is_read)?, binding))
+    });
+    found.collect()
+}
+
+/// The buses that a call can go to, by a route or to an announced agent, and those where every replica reads answers.
+/// An answer may come back there.
 fn called_buses(config: &Config, buses: &Buses, routes: &RouteTable) -> Vec<BusId> {
     let all = routes.routes().iter().chain(routes.default_route());
     let routed = all.filter_map(|route| route.destinations().get(route.answering()));
@@ -369,6 +388,13 @@ fn called_buses(config: &Config, buses: &Buses, routes: &RouteTable) -> Vec<BusI
     for bus in routed.chain(announced).filter_map(|name| buses.find(name)) {
         if !called.contains(&bus) {
             called.push(bus);
+        }
+    }
+    if !called.is_empty() {
+        for (bus, _) in core_answers(config, buses) {
+            if !called.contains(&bus) {
+                called.push(bus);
+            }
         }
     }
     called

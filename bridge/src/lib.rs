@@ -35,6 +35,7 @@ mod reload;
 mod restart;
 mod results;
 pub mod route;
+mod rpc_response;
 mod rules;
 mod shares;
 mod stage;

@@ -5,11 +5,13 @@
 //!     └── report, flush ──> the number suppressed, if no later line contains it
 //! ```
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use a2abus_plugin::Text;
 use tokio::time::{Duration, Instant};
 use tracing::Level;
+
+use crate::lock::lock;
 
 /// Maximum number of lines in one window.
 const MAX_LINES: u32 = 10;
@@ -65,7 +67,7 @@ impl LogLimits {
                 suppressed: 0,
             }),
         });
-        self.lines().push(Arc::clone(&line));
+        lock(&self.0).push(Arc::clone(&line));
         LogLimit(line)
     }
 
@@ -80,16 +82,12 @@ impl LogLimits {
     }
 
     fn write_all(&self, count: impl Fn(&Line) -> Option<u64>) {
-        let lines = self.lines().clone();
+        let lines = lock(&self.0).clone();
         for line in lines {
             if let Some(suppressed) = count(&line).filter(|suppressed| *suppressed > 0) {
                 line.write(suppressed);
             }
         }
-    }
-
-    fn lines(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,9 +123,9 @@ impl Line {
         }
     }
 
-    /// The current window. A panic elsewhere leaves it usable.
+    /// The current window.
     fn window(&self) -> MutexGuard<'_, Window> {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = lock(&self.window);
         if window.began.elapsed() >= WINDOW {
             window.began = Instant::now();
             window.written = 0;

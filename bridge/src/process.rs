@@ -35,7 +35,7 @@ use crate::http::{self, ConnectionBounds, Ending, Hosts, Listener};
 use crate::log_limit::{LogLimit, LogLimits};
 use crate::metrics::Metrics;
 use crate::names::DOOR;
-use crate::readiness::Readiness;
+use crate::readiness::{Readiness, TRANSPORT};
 use crate::registry::Registry;
 use crate::reload::ConfigReloader;
 use crate::results::Results;
@@ -217,9 +217,13 @@ impl Process {
                 bus.clone(),
                 Arc::clone(&self.calls),
                 Arc::clone(&self.readiness),
-                self.log.limit(
-                    Level::WARN,
-                    "more causes of a transport that is not connected",
+                (
+                    self.log.limit(
+                        Level::WARN,
+                        "more causes of a transport that is not connected",
+                    ),
+                    self.log
+                        .limit(Level::INFO, "a transport connected more often"),
                 ),
                 self.order.rest.clone(),
             ));
@@ -487,12 +491,12 @@ impl Process {
             self.calls.pending().until_empty().await;
             self.calls.until_published().await;
         };
-        let in_hand = async {
-            tokio::join!(
-                timeout(grace - for_bindings, in_hand),
-                finish(self.workflows.as_ref(), grace - for_bindings)
-            )
+        let workflows = async {
+            if let Some(workflows) = &self.workflows {
+                workflows.finish(grace - for_bindings).await;
+            }
         };
+        let in_hand = async { tokio::join!(timeout(grace - for_bindings, in_hand), workflows) };
         let (in_hand, ()) = tokio::select! {
             in_hand = in_hand => in_hand,
             never = report_calls(&self.calls) => match never {},
@@ -605,26 +609,6 @@ fn connection_bounds(http: &HttpConfig) -> ConnectionBounds {
     }
 }
 
-#[cfg(test)]
-#[test]
-fn each_header_is_exposed_once() {
-    let all = exposed();
-    for name in &all {
-        assert_eq!(
-            all.iter().filter(|other| *other == name).count(),
-            1,
-            "{name}"
-        );
-    }
-}
-
-/// Waits for running workflows, and then stops the rest.
-async fn finish(workflows: Option<&Workflows>, grace: Duration) {
-    if let Some(workflows) = workflows {
-        workflows.finish(grace).await;
-    }
-}
-
 /// Logs during a drain how many calls it waits for.
 async fn report_calls(calls: &Calls) -> Infallible {
     loop {
@@ -677,7 +661,7 @@ async fn report(log: LogLimits, buses: Buses) {
 
 /// The condition that a bus is connected.
 fn condition_of(bus: &Bus) -> String {
-    format!("transport {}", bus.name.text())
+    format!("{TRANSPORT}{}", bus.name.text())
 }
 
 /// Informs calls, readiness and metrics when a bus goes down or comes up.
@@ -686,7 +670,7 @@ async fn watch_health(
     bus: Bus,
     calls: Arc<Calls>,
     readiness: Arc<Readiness>,
-    log: LogLimit,
+    (log, connected): (LogLimit, LogLimit),
     stop: CancellationToken,
 ) {
     let transport = bus.name.text();
@@ -702,10 +686,11 @@ async fn watch_health(
         }
         match &now {
             Health::Up => {
-                tracing::info!(%transport, "connected");
+                if let Some(suppressed) = connected.allow() {
+                    tracing::info!(%transport, suppressed, "connected");
+                }
                 bus.metrics.up.set(1);
                 readiness.set(condition.as_str(), Ok(()));
-                readiness.restored(&condition);
             }
             Health::Impaired(cause) => {
                 if !matches!(before, Some(Health::Impaired(_))) {
@@ -713,22 +698,16 @@ async fn watch_health(
                 }
                 bus.metrics.up.set(1);
                 // Whatever else uses the transport works.
-                readiness.set(condition.as_str(), Ok(()));
                 readiness.degraded(condition.as_str(), cause.to_string());
             }
             Health::Connecting(cause) | Health::Down(cause) => {
-                match (&before, &now) {
-                    (_, Health::Connecting(_)) => tracing::info!(%transport, "{cause}"),
-                    (Some(Health::Up | Health::Impaired(_)), _) => {
-                        tracing::warn!(%transport, %cause, "the transport is down: reconnecting");
-                    }
-                    (Some(Health::Connecting(_) | Health::Down(_)) | None, _) => {
-                        still_down(transport, cause, &log);
-                    }
+                match now {
+                    Health::Connecting(_) => tracing::info!(%transport, "{cause}"),
+                    _ if before.as_ref().is_some_and(Health::is_up) => down(transport, cause, &log),
+                    _ => still_down(transport, cause, &log),
                 }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
-                readiness.restored(&condition);
                 calls.fail_parts(id, cause);
             }
         }
@@ -759,6 +738,12 @@ async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
     loop {
         tokio::time::sleep(REMIND_EVERY).await;
         still_down(transport, cause, log);
+    }
+}
+
+fn down(transport: &Text, cause: &Text, log: &LogLimit) {
+    if let Some(suppressed) = log.allow() {
+        tracing::warn!(%transport, %cause, suppressed, "the transport is down: reconnecting");
     }
 }
 

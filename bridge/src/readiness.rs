@@ -6,6 +6,9 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use a2abus_plugin::Text;
 use serde::Serialize;
 
+/// The prefix of the name of a condition that stands for a connected transport.
+pub(crate) const TRANSPORT: &str = "transport ";
+
 /// The readiness of the process: its phase, and the conditions it needs.
 ///
 /// The process is ready while it is running and every condition is met. Writers are rare.
@@ -15,12 +18,18 @@ pub struct Readiness(RwLock<State>);
 #[derive(Debug, Default)]
 struct State {
     phase: Phase,
-    /// The conditions by name; `Err` contains the cause, for operators.
-    conditions: BTreeMap<Text, Result<(), String>>,
+    /// The conditions that are not met, and the parts that wait, by name.
+    problems: BTreeMap<Text, Problem>,
     /// The conditions without which the process stays ready.
     optional: BTreeSet<Text>,
-    /// The waiting parts by name, with the cause.
-    degraded: BTreeMap<Text, String>,
+}
+
+#[derive(Debug)]
+struct Problem {
+    /// The cause, for operators.
+    cause: String,
+    /// Whether the process stays ready.
+    is_degraded: bool,
 }
 
 /// The phase of a process.
@@ -43,7 +52,7 @@ pub struct Report {
     pub ready: bool,
     /// The phase.
     pub phase: Phase,
-    /// The conditions that are not met, by name.
+    /// The conditions that are not met, by name: those of transports first.
     pub not_ready: Vec<UnmetCondition>,
     /// Parts that do not work, although the process is ready: destinations that accept no messages. Absent if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -68,9 +77,13 @@ impl Readiness {
         Self::default()
     }
 
-    /// Sets whether a condition is met, or the cause. A new name adds a condition.
+    /// Sets that a condition is met, or why it is not. If it is met, it is not degraded either.
     pub fn set(&self, name: impl Into<Text>, met: Result<(), String>) {
-        self.write().conditions.insert(name.into(), met);
+        let name: Text = name.into();
+        match met {
+            Ok(()) => self.restored(&name),
+            Err(cause) => self.add(name, cause, false),
+        }
     }
 
     /// From now on the process is only degraded while this condition is not met.
@@ -83,14 +96,20 @@ impl Readiness {
         self.set(name, Err("starting".to_owned()));
     }
 
-    /// Adds a part that waits, with the cause. The process stays ready, because its other parts work.
+    /// Adds a part that waits, with the cause, or a condition that is met in part. The process stays ready, because its
+    /// other parts work.
     pub fn degraded(&self, name: impl Into<Text>, cause: String) {
-        self.write().degraded.insert(name.into(), cause);
+        self.add(name.into(), cause, true);
+    }
+
+    fn add(&self, name: Text, cause: String, is_degraded: bool) {
+        let problem = Problem { cause, is_degraded };
+        self.write().problems.insert(name, problem);
     }
 
     /// Removes a part that no longer waits.
     pub fn restored(&self, name: &str) {
-        self.write().degraded.remove(name);
+        self.write().problems.remove(name);
     }
 
     /// Ends the start: from now on the process is ready while every condition is met.
@@ -122,20 +141,19 @@ impl Readiness {
     #[must_use]
     pub fn report(&self) -> Report {
         let state = self.read();
-        let unmet = |(name, met): (&Text, &Result<(), String>)| {
-            let cause = met.as_ref().err()?.clone();
-            Some(UnmetCondition {
+        let (mut degraded, mut not_ready) = (Vec::new(), Vec::new());
+        for (name, Problem { cause, is_degraded }) in &state.problems {
+            let list = match *is_degraded || state.optional.contains(name) {
+                true => &mut degraded,
+                false => &mut not_ready,
+            };
+            list.push(UnmetCondition {
                 name: name.clone(),
-                cause,
-            })
-        };
-        let unmet = state.conditions.iter().filter_map(unmet);
-        let (mut degraded, not_ready): (Vec<_>, Vec<_>) =
-            unmet.partition(|condition| state.optional.contains(&condition.name));
-        degraded.extend(state.degraded.iter().map(|(name, cause)| UnmetCondition {
-            name: name.clone(),
-            cause: cause.clone(),
-        }));
+                cause: cause.clone(),
+            });
+        }
+        // Other parts need the transports, so the cause of a transport explains theirs.
+        not_ready.sort_by_key(|unmet| !unmet.name.starts_with(TRANSPORT));
         Report {
             ready: state.phase == Phase::Running && not_ready.is_empty(),
             phase: state.phase,
@@ -169,6 +187,18 @@ mod tests {
         assert!(!readiness.is_ready());
         readiness.set("transport kafka", Ok(()));
         assert!(readiness.is_ready());
+    }
+
+    #[test]
+    fn the_cause_of_a_transport_comes_first() {
+        let readiness = Readiness::new();
+        for name in ["binding in", "transport kafka", "answers on kafka"] {
+            readiness.starting(name);
+        }
+        let report = readiness.report();
+        let names = report.not_ready.iter().map(|unmet| unmet.name.as_str());
+        let expected = ["transport kafka", "answers on kafka", "binding in"];
+        assert!(names.eq(expected));
     }
 
     #[test]

@@ -65,7 +65,11 @@ pub(crate) async fn start<T, F: Future<Output = Result<T, TransportError>>>(
                     );
                     logged = Some((Instant::now(), error.clone()));
                 }
-                readiness.set(condition, Err(error));
+                let cause = match fix {
+                    Some(fix) => format!("{error}: {fix}"),
+                    None => error,
+                };
+                readiness.set(condition, Err(cause));
             }
         }
         tokio::select! {

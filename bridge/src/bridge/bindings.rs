@@ -24,7 +24,7 @@ use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
 use crate::pipeline::claims::Claims;
 use crate::pipeline::intake::Intake;
-use crate::pipeline::{CopiesInHand, DataLook, Pipeline};
+use crate::pipeline::{CopiesInHand, Pipeline};
 use crate::readiness::Readiness;
 use crate::registry::Registry;
 use crate::registry::discovery::DiscoveryBinding;
@@ -138,11 +138,7 @@ impl Parts<'_> {
             role: binding.role,
             ids: binding.mapping.ids,
             on_unknown: binding.effective_on_unknown(),
-            data: if binding.fill_from_data {
-                DataLook::ForMissing
-            } else {
-                DataLook::Never
-            },
+            fills_from_data: binding.fill_from_data,
             passed: passed(binding)?,
             replies: binding.replies.as_ref().map(|topic| topic.0.clone()),
             outbound: self.outbound.clone(),

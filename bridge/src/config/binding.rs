@@ -27,7 +27,10 @@ pub struct BindingConfig {
     /// not ready; it retries. If a topic is deleted later, the bridge reads the others and is `degraded`.
     #[schemars(length(min = 1))]
     pub topics: Vec<AsText<TopicFilter>>,
-    /// The Kafka consumer group or NATS queue group that the replicas share.
+    /// The Kafka consumer group or NATS queue group that the replicas share. With `role: responses` on core NATS, every
+    /// replica also reads all messages itself, without the group, and takes the answers to its own calls, in order; the
+    /// group only decides which replica makes a dead letter, or sends a copy to a process that does not have this
+    /// binding.
     ///
     /// Wrong: after you change it, a Kafka binding reads its topics again from the start. If other software uses the
     /// same group, each gets only part of the messages.

@@ -7,7 +7,7 @@ use a2abus_transports::{AnyTransport, TransportError};
 
 use super::{
     BindingConfig, Config, Family, MappingConfig, Mode, Name, Notifications, OnUnknown, Role,
-    TransportConfig, TransportType,
+    StateConfig, StateLog, TransportConfig, TransportType,
 };
 
 impl TransportConfig {
@@ -50,6 +50,14 @@ impl BindingConfig {
         }
     }
 
+    /// Whether it reads answers with core NATS, on a transport of this type. Then every replica reads all of them
+    /// itself, and the group only decides which one makes dead letters, and copies for processes without the binding.
+    #[must_use]
+    pub fn reads_core_answers(&self, kind: Option<TransportType>) -> bool {
+        let is_core = kind == Some(TransportType::Nats) && self.durable.is_none();
+        is_core && self.role == Role::Responses
+    }
+
     /// The binding that the bridge itself adds for misplaced answers on a transport; `None` if the name of the transport
     /// is too long for it. It has no topics; the reply reader decides what to read.
     #[must_use]
@@ -74,6 +82,22 @@ impl Config {
         transports
             .filter_map(|(name, _)| BindingConfig::of_replies(name))
             .collect()
+    }
+
+    /// Leaves out what a process that only makes calls does not use. The directories and the replica number belong to
+    /// `a2abus serve`, which may run beside it.
+    pub(crate) fn keep_calls_only(&mut self) {
+        // Their topics tell where answers arrive.
+        self.bindings.retain(|binding| {
+            let transport = self.transports.get(&binding.transport);
+            binding.reads_core_answers(transport.map(TransportConfig::transport_type))
+        });
+        self.admin.enabled = false;
+        self.workflows.enabled = false;
+        self.calls.replica = None;
+        if self.state.place() == StateLog::Embedded {
+            self.state = StateConfig::default();
+        }
     }
 }
 

@@ -227,7 +227,8 @@ pub struct AgentConfig {
     /// The ids of the credentials it may refer to, or `*` for all.
     #[serde(default)]
     pub credentials: Vec<Grant>,
-    /// The storages it may write to, `localStorage`, `sessionStorage`, `file`, or `*` for all.
+    /// The storages it may write to, `localStorage`, `sessionStorage`, `file`, or `*` for all. `file` needs
+    /// `workflows.file_directory`; without that, `*` does not include it.
     #[serde(default)]
     pub storages: Vec<Grant>,
     /// Maximum number of operations in a workflow.

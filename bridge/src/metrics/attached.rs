@@ -56,7 +56,7 @@ const DROPS: Definition = Definition {
     name: "a2abus_attached_dropped_total",
     unit: "messages",
     labels: &["agent"],
-    help: "Dropped messages between an attached agent and its server: late answers, messages that cannot be assigned to a call, messages while the queue to the bus is full, and cancels while too many messages wait for the server.",
+    help: "Dropped messages between an attached agent and its server: late answers, messages that cannot be assigned to a call, messages sent ahead of an answer, if the bus does not accept them (for example because of their size) or its queue has no room for them, and cancels while too many messages wait for the server.",
 };
 const PASSED_ON: Definition = Definition {
     name: "a2abus_attached_passed_on_total",

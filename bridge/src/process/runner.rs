@@ -1,10 +1,10 @@
 //! Runs one binding: subscribes, processes, closes, and starts again when its subscription ends.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use a2abus_plugin::Text;
-use a2abus_transports::content_mode::ProtocolBinding;
 use a2abus_transports::{
     AnyTransport, Consumer, PauseCause, PausedPartition, Reading, Share, Subscription, Topic,
     TopicFilter, Transport as _, TransportError, TransportErrorKind,
@@ -96,21 +96,20 @@ impl Runner {
             let working = self.work.run(consumer, stop.clone());
             let consumer = tokio::select! {
                 consumer = working => consumer,
-                () = self.watch_share(share, missing, &readiness) => return,
-                () = self.watch_lag(lag) => return,
-                () = self.watch_removed(removed) => return,
-                () = self.watch_paused(paused) => return,
-                () = self.watch_dead_letters() => return,
-                () = self.report_drain(&stop) => return,
+                never = self.watch_share(share, missing, &readiness) => match never {},
+                never = self.watch_lag(lag) => match never {},
+                never = self.watch_removed(removed) => match never {},
+                never = self.watch_paused(paused) => match never {},
+                never = self.watch_dead_letters() => match never {},
+                never = self.report_drain(&stop) => match never {},
                 () = grace_over(&stop, self.grace) => return self.abandon(),
             };
-            readiness.restored(&condition);
             self.metrics.source_lag(self.name(), None);
             self.metrics.paused_partitions(self.name(), 0);
             // Waiting requests may settle until then.
             let closed = tokio::select! {
                 closed = consumer.close(self.grace.max(CLOSE)) => closed,
-                () = self.report_drain(&stop) => return,
+                never = self.report_drain(&stop) => match never {},
             };
             match closed {
                 Err(error) if error.kind() == TransportErrorKind::Fenced => {
@@ -131,8 +130,8 @@ impl Runner {
         }
     }
 
-    /// Logs during a drain what it waits for. Never ends.
-    async fn report_drain(&self, stop: &CancellationToken) {
+    /// Logs during a drain what it waits for.
+    async fn report_drain(&self, stop: &CancellationToken) -> Infallible {
         stop.cancelled().await;
         loop {
             sleep(REPORT_DRAIN).await;
@@ -147,61 +146,56 @@ impl Runner {
     /// NATS does not.
     fn abandon(&self) {
         let (name, messages) = (self.name(), self.work.in_flight());
-        let is_group = matches!(
-            self.subscription.reading,
-            Reading::Group(_) | Reading::PromptGroup(_)
-        );
-        let is_kept = !is_group || self.transport.binding() != ProtocolBinding::Nats;
         match messages {
             0 => {}
-            _ if is_kept => tracing::warn!(binding = %name, messages,
+            _ if self.work.intake().is_redelivered() => tracing::warn!(binding = %name, messages,
                 "the grace period is over: messages in progress are abandoned, and will be redelivered"),
             _ => tracing::error!(binding = %name, messages,
                 "the grace period is over: messages in progress are lost, because core NATS does not store them"),
         }
     }
 
-    /// Logs and counts partitions that are paused because of their own messages. Never ends.
-    async fn watch_paused(&self, paused: Option<watch::Receiver<Vec<PausedPartition>>>) {
+    /// Logs and counts partitions that are paused because of their own messages.
+    async fn watch_paused(
+        &self,
+        paused: Option<watch::Receiver<Vec<PausedPartition>>>,
+    ) -> Infallible {
         let name = self.name();
         let mut before = Vec::new();
-        if let Some(mut paused) = paused {
-            while paused.changed().await.is_ok() {
-                let now = paused.borrow_and_update().clone();
-                self.metrics.paused_partitions(name, now.len());
-                for paused in now.iter().filter(|paused| !before.contains(*paused)) {
-                    if let Some(suppressed) = self.pauses.allow() {
-                        let why = match paused.cause {
-                            PauseCause::Behind => {
-                                "too many records were read after a request that is still unanswered"
-                            }
-                            PauseCause::Blocked => {
-                                "its messages use the budget, and wait for a destination that accepts none; other partitions are read"
-                            }
-                        };
-                        tracing::warn!(binding = %name, partition = %paused.partition, suppressed, "paused a partition: {why}");
-                    }
+        let report = |now: Vec<PausedPartition>| {
+            self.metrics.paused_partitions(name, now.len());
+            for paused in now.iter().filter(|paused| !before.contains(*paused)) {
+                if let Some(suppressed) = self.pauses.allow() {
+                    let why = match paused.cause {
+                        PauseCause::Behind => {
+                            "too many records were read after a request that is still unanswered"
+                        }
+                        PauseCause::Blocked => {
+                            "its messages use the budget, and wait for a destination that accepts none; partitions that do not wait for it are read"
+                        }
+                    };
+                    tracing::warn!(binding = %name, partition = %paused.partition, suppressed, "paused a partition: {why}");
                 }
-                for paused in before.iter().filter(|paused| !now.contains(paused)) {
-                    if let Some(suppressed) = self.resumptions.allow() {
-                        tracing::info!(binding = %name, partition = %paused.partition, suppressed, "resumed a paused partition");
-                    }
-                }
-                before = now;
             }
-        }
-        std::future::pending().await
+            for paused in before.iter().filter(|paused| !now.contains(paused)) {
+                if let Some(suppressed) = self.resumptions.allow() {
+                    tracing::info!(binding = %name, partition = %paused.partition, suppressed, "resumed a paused partition");
+                }
+            }
+            before = now;
+        };
+        on_change(paused, report).await
     }
 
     /// Marks the binding as ready once it has its partitions, and as degraded while it waits for them for longer than
     /// [`PATIENCE`], or while topics no longer exist: other parts of the process work. It is not ready while the
-    /// cluster refuses it a permission. Never ends.
+    /// cluster refuses it a permission.
     async fn watch_share(
         &self,
         share: Option<watch::Receiver<Share>>,
         missing: Option<watch::Receiver<Vec<Topic>>>,
         readiness: &Readiness,
-    ) {
+    ) -> Infallible {
         let condition = self.condition();
         match (share, missing) {
             (Some(share), Some(missing)) => {
@@ -218,34 +212,27 @@ impl Runner {
         std::future::pending().await
     }
 
-    /// Counts the messages that the source removed before they were read. Never ends.
-    async fn watch_removed(&self, removed: Option<watch::Receiver<u64>>) {
-        if let Some(mut removed) = removed {
-            let mut before = 0;
+    /// Counts the messages that the source removed before they were read.
+    async fn watch_removed(&self, removed: Option<watch::Receiver<u64>>) -> Infallible {
+        if removed.is_some() {
             // The series exists before its first event.
             self.metrics.removed_unread(self.name(), 0);
-            while removed.changed().await.is_ok() {
-                let now = *removed.borrow_and_update();
-                self.metrics.removed_unread(self.name(), now - before);
-                before = now;
-            }
         }
-        std::future::pending().await
+        let mut before = 0;
+        let report = |now: u64| {
+            self.metrics.removed_unread(self.name(), now - before);
+            before = now;
+        };
+        on_change(removed, report).await
     }
 
-    /// Records the lag of the binding whenever it is reported. Never ends.
-    async fn watch_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) {
-        if let Some(mut lag) = lag {
-            while lag.changed().await.is_ok() {
-                let known = *lag.borrow_and_update();
-                self.metrics.source_lag(self.name(), known);
-            }
-        }
-        std::future::pending().await
+    /// Records the lag of the binding whenever it is reported.
+    async fn watch_lag(&self, lag: Option<watch::Receiver<Option<u64>>>) -> Infallible {
+        on_change(lag, |known| self.metrics.source_lag(self.name(), known)).await
     }
 
-    /// Warns if no stream stores the dead letters of core NATS: they are lost. Logs when one stores them. Never ends.
-    async fn watch_dead_letters(&self) {
+    /// Warns if no stream stores the dead letters of core NATS: they are lost. Logs when one stores them.
+    async fn watch_dead_letters(&self) -> Infallible {
         #[cfg(feature = "nats")]
         if let Some(AnyTransport::Nats(nats)) = &self.dead_letters
             && !self.work.intake().dead_letters.is_backed
@@ -330,24 +317,21 @@ impl ShownShare<'_> {
         if *before == Reads::Late && *now == Reads::All {
             tracing::info!(%binding, "partitions are assigned: the binding is read");
         }
-        let (met, degraded) = match now {
+        let readiness = self.readiness;
+        match now {
             // A rebalance is short.
-            Reads::Soon if *before == Reads::All => return,
-            Reads::Soon if matches!(before, Reads::Without(_)) => (Ok(()), None),
+            Reads::Soon if *before == Reads::All => {}
             // The permission is granted, and only the partitions are missing.
-            Reads::Soon => (Err(WAITING.to_owned()), None),
+            Reads::Soon if !matches!(before, Reads::Without(_)) => {
+                readiness.set(condition, Err(WAITING.to_owned()));
+            }
+            Reads::Soon | Reads::All => readiness.set(condition, Ok(())),
             Reads::Late => {
                 tracing::warn!(%binding, waited = ?PATIENCE, "still waiting for partitions: the group waits for its other members, or for the session_timeout of one that died, or its topics have just been created again");
-                (Ok(()), Some(WAITING.to_owned()))
+                readiness.degraded(condition, WAITING.to_owned());
             }
-            Reads::Refused => (Err(self.refusal()), None),
-            Reads::Without(topics) => (Ok(()), Some(self.without(topics))),
-            Reads::All => (Ok(()), None),
-        };
-        self.readiness.restored(condition);
-        self.readiness.set(condition, met);
-        if let Some(cause) = degraded {
-            self.readiness.degraded(condition, cause);
+            Reads::Refused => readiness.set(condition, Err(self.refusal())),
+            Reads::Without(topics) => readiness.degraded(condition, self.without(topics)),
         }
     }
 
@@ -377,6 +361,20 @@ impl ShownShare<'_> {
         };
         missing(gone, others)
     }
+}
+
+/// Reports each new value, if there is one to watch.
+async fn on_change<T: Clone>(
+    seen: Option<watch::Receiver<T>>,
+    mut report: impl FnMut(T),
+) -> Infallible {
+    if let Some(mut seen) = seen {
+        while seen.changed().await.is_ok() {
+            let now = seen.borrow_and_update().clone();
+            report(now);
+        }
+    }
+    std::future::pending().await
 }
 
 async fn grace_over(stop: &CancellationToken, grace: Duration) {

@@ -125,8 +125,8 @@ impl<'a> Checker<'a> {
         transport.as_ref().map(TransportConfig::transport_type)
     }
 
-    /// The transports on which the bridge makes calls and reads their answers: those to which a route leads, and those
-    /// of announced agents.
+    /// The transports on which the bridge makes calls and reads their answers: those to which a route leads, those of
+    /// announced agents and, if there are any, those where every replica reads answers.
     pub(super) fn called_transports(&self) -> BTreeSet<&'a Name> {
         let sections = self.sections;
         let calls = sections.calls.as_ref();
@@ -142,7 +142,14 @@ impl<'a> Checker<'a> {
         let announced = registry.flat_map(RegistryConfig::enabled_destinations);
         let announced = announced.map(|place| &place.to);
         let called = routed.chain(default).chain(announced);
-        called.map(|to| &to.transport).collect()
+        let mut called: BTreeSet<_> = called.map(|to| &to.transport).collect();
+        if !called.is_empty() {
+            let bindings = self.each_binding().map(|(_, binding)| binding);
+            let read =
+                bindings.filter(|it| it.reads_core_answers(self.transport_type(&it.transport)));
+            called.extend(read.map(|it| &it.transport));
+        }
+        called
     }
 
     /// The binding that reads a topic of a transport.
