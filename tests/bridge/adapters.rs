@@ -4,15 +4,12 @@ use a2abus_bridge::config::Config;
 use a2abus_plugin::{Event, Limits};
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
-};
+use a2abus_transports::{Address, Consumer, Message, Topic};
 use support::battery::within;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::set_up::{build, until_ready};
+use crate::set_up::{build, publish, read, receive, until_ready};
 
 /// A bridge that reads `in` and writes `out`.
 struct World {
@@ -21,15 +18,6 @@ struct World {
     dead: Consumer,
     stop: CancellationToken,
     running: JoinHandle<()>,
-}
-
-fn group(topic: &str) -> Subscription {
-    Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group("test".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 100,
-    }
 }
 
 /// The configuration, with more keys for the binding and for the route.
@@ -53,8 +41,8 @@ impl World {
         let readiness = std::sync::Arc::clone(bridge.readiness());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        let out = memory.subscribe(group("out")).await.unwrap();
-        let dead = memory.subscribe(group("a2abus.dlq")).await.unwrap();
+        let out = read(&memory, "out").await;
+        let dead = read(&memory, "a2abus.dlq").await;
         until_ready(&readiness).await;
         Self {
             memory,
@@ -67,13 +55,12 @@ impl World {
 
     async fn publish(&self, message: Message) {
         let address = Address::topic(Topic::from_static("in"));
-        let sent = self.memory.send(&address, message).await.unwrap();
-        sent.await.unwrap();
+        publish(&self.memory, &address, message).await;
     }
 
     /// The event that is routed next.
     async fn event(&mut self) -> Event {
-        let message = next_message(self.out.recv(), "an event").await;
+        let message = receive(&mut self.out, "an event").await.message;
         match content_mode::read(ProtocolBinding::Memory, &message, &Limits::default()).unwrap() {
             Content::Event(event) => event,
             Content::Plain { .. } => panic!("not a CloudEvent"),
@@ -82,7 +69,7 @@ impl World {
 
     /// The next dead letter: its reason, its detail and its body.
     async fn dead_letter(&mut self) -> (String, String, String) {
-        let message = next_message(self.dead.recv(), "a dead letter").await;
+        let message = receive(&mut self.dead, "a dead letter").await.message;
         let header = |name| {
             let value = message.headers.get(name).unwrap();
             String::from_utf8(value.to_vec()).unwrap()
@@ -95,12 +82,6 @@ impl World {
         self.stop.cancel();
         within("the bridge drains", self.running).await.unwrap();
     }
-}
-
-async fn next_message(next: impl Future<Output = Option<Delivery>>, what: &'static str) -> Message {
-    let delivery = within(what, next).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    delivery.message
 }
 
 #[tokio::test]
@@ -352,6 +333,36 @@ async fn a_request_that_a_conversion_has_put_inside_is_described() {
         assert_eq!(attribute(&event, name), value, "{name}");
     }
     world.end().await;
+}
+
+#[tokio::test]
+async fn missing_attributes_of_a_cloudevent_come_from_its_data_if_the_binding_says_so() {
+    let data = r#"{"jsonrpc":"2.0","method":"tools/call","params":{"_agentId":"weather"}}"#;
+    let filling = ", fill_from_data: true";
+    for (binding, own, expected) in [
+        ("", None, "-"),
+        (filling, None, "weather"),
+        (filling, Some("other"), "other"),
+    ] {
+        let mut world = World::new(binding, "").await;
+        let mut message = Message::plain(data);
+        for (name, value) in [
+            ("specversion", "1.0"),
+            ("id", "1"),
+            ("source", "s"),
+            ("type", "t"),
+        ] {
+            message.headers.push(format!("ce_{name}"), value);
+        }
+        if let Some(own) = own {
+            message.headers.push("ce_targetagent", own);
+        }
+        world.publish(message).await;
+        let event = world.event().await;
+        assert_eq!(attribute(&event, "targetagent"), expected);
+        assert_eq!(event.body(), data);
+        world.end().await;
+    }
 }
 
 /// The event and the position it was read at.

@@ -9,17 +9,14 @@ use a2abus_bridge::metrics::Metrics;
 use a2abus_plugin::{Data, Event, Limits};
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-    TransportErrorKind,
-};
+use a2abus_transports::{Address, Consumer, Message, Topic, TopicFilter, TransportErrorKind};
 use bytes::Bytes;
 use support::battery::within;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Lines;
-use crate::set_up::{build, request, until_ready};
+use crate::set_up::{self, build, next, read, request, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -49,15 +46,6 @@ pub(super) struct Received {
     pub(super) reply_to: String,
 }
 
-pub(super) fn group(topic: &str) -> Subscription {
-    Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group("agent".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 100,
-    }
-}
-
 impl World {
     async fn new() -> Self {
         Self::with(CONFIG).await
@@ -76,7 +64,7 @@ impl World {
         let readiness = Arc::clone(bridge.readiness());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        let requests = memory.subscribe(group(agent)).await.unwrap();
+        let requests = read(&memory, agent).await;
         until_ready(&readiness).await;
         Self {
             memory,
@@ -114,19 +102,11 @@ impl World {
 
     /// The next message that the agent reads.
     pub(super) async fn received(&mut self) -> Received {
-        let delivery = within("a request arrives", self.requests.recv())
-            .await
-            .unwrap();
-        let content = content_mode::read(
-            ProtocolBinding::Memory,
-            &delivery.message,
-            &Limits::default(),
-        )
-        .unwrap();
-        let Content::Event(event) = content else {
+        let message = next(&mut self.requests).await;
+        let content = content_mode::read(ProtocolBinding::Memory, &message, &Limits::default());
+        let Content::Event(event) = content.unwrap() else {
             panic!("not a CloudEvent")
         };
-        delivery.acknowledger.settle(Outcome::Settled).unwrap();
         let text = |name: &str| {
             event
                 .extension_text(name)
@@ -142,30 +122,16 @@ impl World {
 
     pub(super) async fn publish(&self, topic: &str, message: Message) {
         let address = Address::topic(Topic::new(topic).unwrap());
-        self.memory
-            .send(&address, message)
-            .await
-            .unwrap()
-            .await
-            .unwrap();
+        set_up::publish(&self.memory, &address, message).await;
     }
 
     /// The value of a counter.
     pub(super) fn count(&self, series: &str) -> u64 {
-        let text = self.metrics.render().unwrap();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
-        line.unwrap_or_default()
+        set_up::count(&self.metrics, series)
     }
 
     pub(super) async fn until_counted(&self, series: &str, expected: u64) {
-        within("the count", async {
-            while self.count(series) != expected {
-                yield_now().await;
-            }
-        })
-        .await;
+        set_up::until_counted(&self.metrics, series, expected).await;
     }
 
     pub(super) async fn end(self) {
@@ -182,13 +148,6 @@ pub(super) fn response(id: &str, result: &str) -> Message {
 
 pub(super) async fn part(answer: &mut Answer) -> Part {
     within("a part", answer.next()).await.unwrap().unwrap()
-}
-
-/// The next dead letter, settled.
-async fn dead_letter(dead: &mut Consumer) -> Message {
-    let delivery = within("the dead letter", dead.recv()).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    delivery.message
 }
 
 pub(super) fn body(part: &Part) -> &str {
@@ -580,9 +539,9 @@ async fn half_a_surrogate_pair_in_an_e2a_record_does_not_fail_the_call() {
 #[tokio::test]
 async fn an_answer_without_a_call_on_a_response_topic_is_a_dead_letter() {
     let world = World::new().await;
-    let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
     world.publish("responses", response("7", "1")).await;
-    let dlq_message = dead_letter(&mut dead).await;
+    let dlq_message = next(&mut dead).await;
     let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
     assert_eq!(reason, "uncorrelated");
     world.end().await;
@@ -747,25 +706,19 @@ async fn a_batch_at_the_reply_address_of_one_call_may_answer_others() {
 #[tokio::test]
 async fn an_answer_is_sent_on_once() {
     let world = World::new().await;
-    let replies = TopicFilter::new("a2abus.replies.>").unwrap();
-    let subscription = Subscription {
-        topics: vec![replies],
-        ..group("replies")
-    };
-    let mut forwarded = world.memory.subscribe(subscription).await.unwrap();
+    let mut forwarded = read(&world.memory, "a2abus.replies.>").await;
     // A call of a replica that is not here.
     world
         .publish("responses", response("aaoiv7hbl4ji3r5ld5gknniz2m", "1"))
         .await;
-    let delivery = within("it is sent on", forwarded.recv()).await.unwrap();
-    let header = |name| delivery.message.headers.get(name).unwrap();
+    let message = next(&mut forwarded).await;
+    let header = |name| message.headers.get(name).unwrap();
     assert_eq!(header("bus-forwards"), "1");
     let from = String::from_utf8_lossy(header("bus-forwarded-from"));
     assert!(from.starts_with("m:responses/"), "{from}");
     assert!(from.contains("/0@") && from.ends_with("#0"), "{from}");
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
     // It comes back, as it does when two replicas disagree about where it belongs.
-    world.publish("responses", delivery.message).await;
+    world.publish("responses", message).await;
     world
         .until_counted(r#"a2abus_replies_total{outcome="looped"}"#, 1)
         .await;
@@ -835,7 +788,7 @@ async fn an_answer_that_cannot_be_forwarded_ends_its_call_with_the_reason() {
         message.headers.push("pad", "x".repeat(LARGEST - used));
         message
     };
-    let too_large = "larger than the limit of 983040 bytes (max_bytes)";
+    let too_large = "larger than the limit of 983040 bytes (limits.max_bytes)";
     let refused = "it cannot be passed on to the replica of the call: send a message of ";
     for expected in [too_large, refused] {
         let (mut answer, request) = second.asked("tools/call").await;
@@ -908,10 +861,31 @@ async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
     world.end().await;
 }
 
+/// An agent that ignores headers answers every request on one topic, also a `tasks/cancel` of the bridge.
+#[tokio::test]
+async fn the_answer_to_a_cancel_is_no_dead_letter() {
+    let mut world = World::new().await;
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
+    let (answer, request) = world.asked("tools/call").await;
+    drop(answer);
+    // The cancel.
+    world.received().await;
+    let of_cancel = format!("cancel-{}", request.id);
+    world.publish("responses", response(&of_cancel, "{}")).await;
+    world
+        .until_counted(r#"a2abus_replies_total{outcome="late"}"#, 1)
+        .await;
+    world.publish("responses", response("7", "{}")).await;
+    let first = next(&mut dead).await;
+    let first = String::from_utf8_lossy(first.body.as_ref().unwrap()).into_owned();
+    assert!(first.contains(r#""id":"7""#), "{first}");
+    world.end().await;
+}
+
 #[tokio::test]
 async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
     let mut world = World::new().await;
-    let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
     let (mut answer, request) = world.asked("tools/call").await;
     let event_with = |body: String| {
         let mut event = request.event.clone();
@@ -924,7 +898,7 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
         .enumerate()
     {
         world.publish("events", event_with(body)).await;
-        let dlq_message = dead_letter(&mut dead).await;
+        let dlq_message = next(&mut dead).await;
         let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, "answer_on_request_topic");
         // Whoever reads dead letters cannot answer the call.
@@ -952,14 +926,14 @@ async fn an_answer_with_the_headers_of_its_request_is_not_a_new_request() {
 #[tokio::test]
 async fn an_answer_without_headers_on_a_request_topic_is_named_if_no_route_takes_it() {
     let mut world = World::new().await;
-    let mut dead = world.memory.subscribe(group("a2abus.dlq")).await.unwrap();
+    let mut dead = read(&world.memory, "a2abus.dlq").await;
     let (mut answer, request) = world.asked("tools/call").await;
     for (id, expected) in [
         (request.id.as_str(), "answer_on_request_topic"),
         ("7", "no_route"),
     ] {
         world.publish("events", response(id, "1")).await;
-        let dlq_message = dead_letter(&mut dead).await;
+        let dlq_message = next(&mut dead).await;
         let reason = dlq_message.headers.get("bus-dlq-reason").unwrap();
         assert_eq!(reason, expected);
     }
@@ -973,7 +947,7 @@ async fn a_route_for_answers_takes_them() {
     let for_answers = "routes: [{ name: answers, when: { mcptype: response }, to: [{ transport: bus, topic: answers }] }, ";
     let config = CONFIG.replace("routes: [", for_answers);
     let mut world = World::with(&config).await;
-    let mut answers = world.memory.subscribe(group("answers")).await.unwrap();
+    let mut answers = read(&world.memory, "answers").await;
     let (answer, request) = world.asked("tools/call").await;
     world.publish("events", response(&request.id, "1")).await;
     within("the copy", answers.recv()).await.unwrap();

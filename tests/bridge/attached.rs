@@ -4,9 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-};
+use a2abus_transports::{Address, Consumer, Message, Topic, Transport as _};
 use serde_json::{Value, json};
 use support::battery::until_closed;
 use tempfile::TempDir;
@@ -14,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
 use crate::http::{Front, SOON};
+use crate::set_up::{self, body, group, next, publish, read};
 
 /// A bridge with the fixture attached as the agent `fixture`.
 struct Attached {
@@ -114,7 +113,7 @@ admin: {{ listen: '127.0.0.1:0' }}
     /// The next announcement of the agent, on the topic `cards`, with this lease.
     async fn until_announced(cards: &mut Consumer, lease: &str) -> Value {
         loop {
-            let card = received(cards).await;
+            let card = body(&next(cards).await);
             let about = card["capabilities"]["extensions"][0]["params"].clone();
             if about["lease"] == lease {
                 return about;
@@ -124,7 +123,7 @@ admin: {{ listen: '127.0.0.1:0' }}
 
     /// Stops the bridge, and waits until its binding has been told: it announces the agent for the last time.
     async fn begin_to_stop(&self) {
-        let mut cards = reader(&self.front.memory, "cards", "cards").await;
+        let mut cards = read(&self.front.memory, "cards").await;
         Self::until_announced(&mut cards, "90s").await;
         self.front.stop.cancel();
         Self::until_announced(&mut cards, "40s").await;
@@ -134,24 +133,6 @@ admin: {{ listen: '127.0.0.1:0' }}
         self.front.stop.cancel();
         timeout(SOON, self.front.running).await.unwrap().unwrap();
     }
-}
-
-/// A reader of a topic, in a group.
-async fn reader(memory: &Memory, topic: &str, group: &'static str) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new(topic.to_owned()).unwrap()],
-        reading: Reading::Group(group.into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 100,
-    };
-    memory.subscribe(subscription).await.unwrap()
-}
-
-/// The next message of a reader, which is JSON.
-async fn received(consumer: &mut Consumer) -> Value {
-    let delivery = timeout(SOON, consumer.recv()).await.unwrap().unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap()
 }
 
 fn call(tool: &str) -> Value {
@@ -457,6 +438,21 @@ async fn no_message_before_an_answer_is_lost_however_fast_the_server_sends_them(
     attached.end().await;
 }
 
+/// The client does not learn that they are missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_before_an_answer_that_are_too_large_for_the_bus_are_counted() {
+    let attached = Attached::open("").await;
+    let mut request = call("progress");
+    request["params"]["arguments"] = json!({ "total": 2, "pad": 2 << 20 });
+    request["params"]["_meta"] = json!({ "progressToken": "mine" });
+    let answer = attached.post("/mcp/agents/fixture", &request).await;
+    assert!(answer.contains("done"), "{answer}");
+    attached
+        .until_metric(r#"a2abus_attached_dropped_total{agent="fixture"} 2"#)
+        .await;
+    attached.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_program_that_ends_fail_at_once_and_it_is_started_again() {
     let attached = Attached::open("").await;
@@ -702,14 +698,8 @@ admin: { listen: '127.0.0.1:0' }
 async fn an_invalid_request_becomes_a_dead_letter_and_its_sender_gets_the_reason() {
     let attached = Attached::open_with("", "reply_topics: [answers]").await;
     let memory: &Memory = &attached.front.memory;
-    let subscription = |topic: &str| Subscription {
-        topics: vec![TopicFilter::new(topic.to_owned()).unwrap()],
-        reading: Reading::Group("test".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 100,
-    };
-    let mut dlq_messages = memory.subscribe(subscription("a2abus.dlq")).await.unwrap();
-    let mut answers = memory.subscribe(subscription("answers")).await.unwrap();
+    let mut dlq_messages = read(memory, "a2abus.dlq").await;
+    let mut answers = read(memory, "answers").await;
     let address = Address::topic(Topic::new("attached.fixture").unwrap());
     for (place, body) in [("answers", "no JSON"), ("answers", "{}"), ("elsewhere", "")] {
         let body = if body.is_empty() {
@@ -719,17 +709,14 @@ async fn an_invalid_request_becomes_a_dead_letter_and_its_sender_gets_the_reason
         };
         let mut message = Message::plain(body.clone());
         message.headers.push("ce-replyto", place);
-        memory.send(&address, message).await.unwrap().await.unwrap();
-        let dlq_message = timeout(SOON, dlq_messages.recv()).await.unwrap().unwrap();
-        assert_eq!(dlq_message.message.body.as_deref(), Some(body.as_bytes()));
-        dlq_message.acknowledger.settle(Outcome::Settled).unwrap();
+        publish(memory, &address, message).await;
+        let dlq_message = next(&mut dlq_messages).await;
+        assert_eq!(dlq_message.body.as_deref(), Some(body.as_bytes()));
         if place == "answers" {
-            let answer = timeout(SOON, answers.recv()).await.unwrap().unwrap();
-            let body = answer.message.body.clone().unwrap();
-            answer.acknowledger.settle(Outcome::Settled).unwrap();
-            let error: Value = serde_json::from_slice(&body).unwrap();
+            let answer = next(&mut answers).await;
+            let error = set_up::body(&answer);
             assert!(error["error"].is_object(), "{error}");
-            assert!(answer.message.headers.get("ce_failurereason").is_none());
+            assert!(answer.headers.get("ce_failurereason").is_none());
         }
     }
     assert!(
@@ -748,7 +735,7 @@ struct Producer<'a> {
 impl<'a> Producer<'a> {
     async fn new(attached: &'a Attached) -> Self {
         let memory: &Memory = &attached.front.memory;
-        let answers = reader(memory, "answers", "test").await;
+        let answers = read(memory, "answers").await;
         Self { memory, answers }
     }
 
@@ -768,18 +755,14 @@ impl<'a> Producer<'a> {
             message.headers.push(*name, (*value).to_owned());
         }
         let address = Address::topic(Topic::new("attached.fixture").unwrap());
-        let sent = self.memory.send(&address, message).await.unwrap();
-        sent.await.unwrap();
+        publish(self.memory, &address, message).await;
     }
 
     /// The id of the next event that comes back, and its data.
     async fn next(&mut self) -> (String, Value) {
-        let answer = timeout(SOON, self.answers.recv()).await.unwrap().unwrap();
-        let id = answer.message.headers.get("ce_id").unwrap().clone();
-        let body = answer.message.body.clone().unwrap();
-        answer.acknowledger.settle(Outcome::Settled).unwrap();
-        let id = String::from_utf8(id.to_vec()).unwrap();
-        (id, serde_json::from_slice(&body).unwrap())
+        let answer = next(&mut self.answers).await;
+        let id = answer.headers.get("ce_id").unwrap();
+        (String::from_utf8(id.to_vec()).unwrap(), body(&answer))
     }
 }
 
@@ -1005,8 +988,8 @@ async fn a_bridge_that_stops_takes_answers_to_questions_and_leaves_new_requests(
         .unwrap();
     assert_eq!(std::fs::read_to_string(effects).unwrap(), "mine\n");
     // The next process of the group gets the request.
-    let mut requests = reader(&memory, "attached.fixture", "agent-fixture").await;
-    assert_eq!(received(&mut requests).await["id"], 2);
+    let requests = memory.subscribe(group("attached.fixture", "agent-fixture"));
+    assert_eq!(body(&next(&mut requests.await.unwrap()).await)["id"], 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1035,7 +1018,7 @@ async fn a_bridge_that_stops_takes_the_cancel_of_a_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_announced_once_all_its_lists_are_read() {
     let attached = Attached::open_with(", HELD_PROMPTS: '1'", "announce: cards").await;
-    let mut cards = reader(&attached.front.memory, "cards", "cards").await;
+    let mut cards = read(&attached.front.memory, "cards").await;
     let early = timeout(Duration::from_secs(2), cards.recv()).await;
     assert!(early.is_err(), "announced before its prompts are read");
     attached.call("/rpc/fixture", "effect").await;

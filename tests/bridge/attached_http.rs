@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-};
+use a2abus_transports::{Address, Message, Topic};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
 use crate::http::{Front, SOON};
+use crate::set_up::{body, next, publish, read};
 use crate::site::{Pings, SLOW_STEP, SLOW_STEPS, Site};
 
 /// A bridge with the site attached in three ways: as `mcp`, as `a2a` and as `rpc`.
@@ -143,6 +142,7 @@ async fn an_answer_that_is_too_large_for_the_bus_is_an_error_at_once() {
     assert_eq!(reason(&answer), "reply_undeliverable", "{answer}");
     let why = answer["error"]["message"].as_str().unwrap();
     assert!(why.contains("raise this limit"), "{answer}");
+    assert!(why.contains("max_message_bytes"), "{answer}");
     let answer = attached.call("echo").await;
     assert!(answer["result"].is_object(), "{answer}");
     attached.end().await;
@@ -783,27 +783,11 @@ admin: {{ listen: '127.0.0.1:0' }}
     Front::open_with(&config).await
 }
 
-async fn consumer(front: &Front, topic: &str) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new(topic.to_owned()).unwrap()],
-        reading: Reading::Group("test".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 100,
-    };
-    front.memory.subscribe(subscription).await.unwrap()
-}
-
-async fn next(consumer: &mut Consumer) -> Message {
-    let delivery = timeout(SOON, consumer.recv()).await.unwrap().unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    delivery.message
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_request_to_an_unavailable_server_gets_an_error_with_its_own_id() {
     let refusing = Refusing::new();
     let front = silent(refusing.address()).await;
-    let mut answers = consumer(&front, "answers").await;
+    let mut answers = read(&front.memory, "answers").await;
     let event = [
         ("specversion", "1.0"),
         ("id", "e-1"),
@@ -821,8 +805,7 @@ async fn an_event_request_to_an_unavailable_server_gets_an_error_with_its_own_id
     }
     message.headers.push("content-type", "application/json");
     let place = Address::topic(Topic::new("requests").unwrap());
-    let sent = front.memory.send(&place, message).await.unwrap();
-    sent.await.unwrap();
+    publish(&front.memory, &place, message).await;
     let received = next(&mut answers).await.body.unwrap_or_default();
     let posted = posted.header("content-type", "application/json");
     let response = posted.send().await.unwrap().text().await.unwrap();
@@ -839,7 +822,7 @@ async fn an_event_request_to_an_unavailable_server_gets_an_error_with_its_own_id
 async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them() {
     let refusing = Refusing::new();
     let front = silent(refusing.address()).await;
-    let mut cards = consumer(&front, "cards").await;
+    let mut cards = read(&front.memory, "cards").await;
     let start = Instant::now();
     while !front.admin("/readyz").await.contains("agent silent") {
         assert!(start.elapsed() < SOON, "it is away");
@@ -851,8 +834,7 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
             drop(listener.accept().await);
         }
     });
-    let card = next(&mut cards).await.body.unwrap_or_default();
-    let card: Value = serde_json::from_slice(&card).unwrap();
+    let card = body(&next(&mut cards).await);
     assert_eq!(card["name"], "silent");
     assert!(!front.admin("/readyz").await.contains("degraded"));
     closing.abort();
@@ -864,10 +846,9 @@ async fn a_server_is_there_once_it_takes_connections_whatever_it_does_with_them(
 async fn a_bridge_that_stops_shortens_the_lease_of_its_agents() {
     let refusing = Refusing::new();
     let front = silent(refusing.address()).await;
-    let mut cards = consumer(&front, "cards").await;
+    let mut cards = read(&front.memory, "cards").await;
     let mut lease = async || {
-        let card = next(&mut cards).await.body.unwrap_or_default();
-        let card: Value = serde_json::from_slice(&card).unwrap();
+        let card = body(&next(&mut cards).await);
         card["capabilities"]["extensions"][0]["params"]["lease"].clone()
     };
     let listener = refusing.listen();
@@ -1015,6 +996,21 @@ async fn a_question_of_the_server_goes_to_the_client_of_its_only_call() {
     let client = Client::open(&attached).await;
     assert_eq!(client.call("ask").await, "blue");
     assert_eq!(client.call("ask_beside").await, "blue");
+    attached.end().await;
+}
+
+/// Nobody can answer it, and while the server waits for that, it takes no other call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_client_leaves_with_a_question_makes_room_for_others() {
+    let attached = Attached::open_with("concurrency: 1").await;
+    let client = Client::open(&attached).await;
+    let mut response = client.post(&call("ask")).await;
+    let question = response.chunk().await.unwrap().unwrap();
+    let question = read_events(std::str::from_utf8(&question).unwrap())[0].json();
+    assert_eq!(question["method"], "sampling/createMessage", "{question}");
+    drop(response);
+    let answer = attached.call("echo").await;
+    assert!(answer["result"].is_object(), "{answer}");
     attached.end().await;
 }
 

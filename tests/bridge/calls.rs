@@ -7,19 +7,15 @@ use a2abus_bridge::config::Config;
 use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_transports::memory::{Memory, MemoryConfig};
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-    TransportErrorKind,
-};
+use a2abus_transports::{Address, Consumer, Message, Topic, TopicFilter, TransportErrorKind};
 use bytes::Bytes;
-use serde_json::Value;
 use support::battery::within;
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::Lines;
-use crate::set_up::{self, build};
+use crate::set_up::{self, Received, body, build, next, publish, receive, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -72,7 +68,8 @@ impl World {
         let calls = Arc::clone(bridge.calls());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        let world = Self {
+        until_ready(&readiness).await;
+        Self {
             memory,
             calls,
             metrics,
@@ -81,30 +78,11 @@ impl World {
             _logging: logging,
             stop,
             running,
-        };
-        world
-            .until("the bridge is ready", |world| world.readiness.is_ready())
-            .await;
-        world
-    }
-
-    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        within(what, async {
-            while !holds(self) {
-                yield_now().await;
-            }
-        })
-        .await;
+        }
     }
 
     async fn read(&self, topic: &str) -> Consumer {
-        let subscription = Subscription {
-            topics: vec![filter(topic)],
-            reading: Reading::Group("agent".into()),
-            budget_bytes: 16 << 20,
-            budget_messages: 10_000,
-        };
-        self.memory.subscribe(subscription).await.unwrap()
+        set_up::read(&self.memory, topic).await
     }
 
     fn refuse(&self, topic: &str, kind: Option<TransportErrorKind>) {
@@ -126,12 +104,11 @@ impl World {
     }
 
     /// Answers a request as an agent does.
-    async fn reply(&self, request: &Taken) {
+    async fn reply(&self, request: &Received) {
         let id = body(&request.message)["id"].clone();
         let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":"done"}}"#);
         let address = Address::topic(request.reply_to.clone().unwrap());
-        let sent = self.memory.send(&address, Message::plain(answer)).await;
-        sent.unwrap().await.unwrap();
+        publish(&self.memory, &address, Message::plain(answer)).await;
     }
 
     fn metric(&self, series: &str) -> f64 {
@@ -160,25 +137,6 @@ impl World {
     }
 }
 
-/// The next message, settled.
-struct Taken {
-    message: Message,
-    reply_to: Option<Topic>,
-}
-
-async fn next(consumer: &mut Consumer) -> Taken {
-    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    Taken {
-        message: delivery.message,
-        reply_to: delivery.reply_to,
-    }
-}
-
-fn body(message: &Message) -> Value {
-    serde_json::from_slice(message.body.as_ref().unwrap()).unwrap()
-}
-
 #[tokio::test]
 async fn the_time_to_the_confirmation_is_observed_for_callers() {
     let world = World::new(Memory::default()).await;
@@ -193,7 +151,7 @@ async fn the_time_to_the_confirmation_is_observed_for_callers() {
     assert_eq!(count(&world), (1.0, 1.0));
     let (answer, ()) = tokio::join!(world.answer("weather"), async {
         next(&mut agent).await;
-        world.reply(&next(&mut agent).await).await;
+        world.reply(&receive(&mut agent, "the request").await).await;
     });
     assert_eq!(
         answer.unwrap(),
@@ -232,7 +190,7 @@ async fn a_configured_topic_that_refuses_fails_calls_at_once_and_is_reported_unt
 
     world.refuse("fixed", None);
     world.notify("fixed").await.unwrap();
-    assert!(body(&next(&mut agent).await.message).get("id").is_none());
+    assert!(body(&next(&mut agent).await).get("id").is_none());
     assert_eq!(world.lines.of("INFO", "accepts messages again").len(), 1);
     assert_eq!(world.lines.of("ERROR", "").len(), 1);
     assert!(world.degraded().is_empty());
@@ -294,7 +252,7 @@ async fn transient_failures_are_retried_until_the_deadline_of_the_call() {
         sleep(Duration::from_secs(3)).await;
         assert_eq!(world.degraded(), ["destination bus/agents.weather"]);
         world.refuse("agents.weather", None);
-        let request = next(&mut agent).await;
+        let request = receive(&mut agent, "the request").await;
         world.reply(&request).await;
     };
     let (answer, ()) = tokio::join!(world.answer("weather"), repair);
@@ -331,7 +289,7 @@ async fn a_call_continues_while_the_copy_to_be_answered_may_reach_its_agent() {
     let mut agent = world.read("two.pair").await;
     world.refuse("one.pair", Some(TransportErrorKind::Unauthorised));
     let (answer, ()) = tokio::join!(world.answer("pair"), async {
-        world.reply(&next(&mut agent).await).await;
+        world.reply(&receive(&mut agent, "the request").await).await;
     });
     answer.unwrap();
     assert_eq!(world.given_up("unauthorised"), 1.0);
@@ -357,9 +315,8 @@ async fn a_request_on_the_bus_that_its_agent_cannot_get_fails_at_once() {
         ..to("in")
     };
     let request = Message::plain(message("message/send", "pair", r#""id":7,"#));
-    let sent = world.memory.send(&address, request).await;
-    sent.unwrap().await.unwrap();
-    let answer = body(&next(&mut inbox).await.message);
+    publish(&world.memory, &address, request).await;
+    let answer = body(&next(&mut inbox).await);
     assert_eq!(answer["id"], 7);
     let why = answer["error"]["message"].as_str().unwrap();
     assert!(why.contains("topic two.pair does not exist"), "{why}");
@@ -386,7 +343,7 @@ async fn the_cancel_of_one_agent_waits_for_no_other() {
     let start = Instant::now();
     drop(slow);
     drop(quick);
-    let cancel = body(&next(&mut agent).await.message);
+    let cancel = body(&next(&mut agent).await);
     assert_eq!(cancel["method"], "notifications/cancelled");
     assert!(
         start.elapsed() < Duration::from_secs(1),
@@ -425,6 +382,6 @@ async fn a_request_whose_time_is_over_before_it_is_sent_reaches_no_agent() {
         "not sent within 500 ms: earlier requests of the batch, or waiting for the shared state, used up the time"
     );
     world.notify("weather").await.unwrap();
-    assert!(body(&next(&mut agent).await.message).get("id").is_none());
+    assert!(body(&next(&mut agent).await).get("id").is_none());
     world.end().await;
 }

@@ -9,18 +9,17 @@ use a2abus_bridge::metrics::Metrics;
 use a2abus_bridge::readiness::Readiness;
 use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
 use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-    TransportErrorKind,
+    Address, Consumer, Message, Outcome, Topic, TopicFilter, Transport as _, TransportErrorKind,
 };
 use futures_util::FutureExt as _;
 use support::battery::within;
+use tokio::task::JoinHandle;
 use tokio::task::coop::unconstrained;
-use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-use crate::set_up::build;
+use crate::set_up::{self, body, build, next, publish, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -117,15 +116,6 @@ fn bus(partitions: u16) -> MemoryConfig {
     }
 }
 
-fn group(topic: &str) -> Subscription {
-    Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group("test".into()),
-        budget_bytes: 64 << 20,
-        budget_messages: 100_000,
-    }
-}
-
 fn request(agent: &str, id: usize) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"_agentId":"{agent}"}}}}"#
@@ -134,8 +124,7 @@ fn request(agent: &str, id: usize) -> String {
 
 /// The id of a request, from its body.
 fn id_of(message: &Message) -> usize {
-    let body: serde_json::Value = serde_json::from_slice(message.body.as_ref().unwrap()).unwrap();
-    usize::try_from(body["id"].as_u64().unwrap()).unwrap()
+    usize::try_from(body(message)["id"].as_u64().unwrap()).unwrap()
 }
 
 impl World {
@@ -151,7 +140,8 @@ impl World {
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        let world = Self {
+        until_ready(&readiness).await;
+        Self {
             source,
             sink,
             metrics,
@@ -160,20 +150,11 @@ impl World {
             _logging: logging,
             stop,
             running,
-        };
-        world
-            .until("the bridge is ready", |world| world.readiness.is_ready())
-            .await;
-        world
+        }
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        within(what, async {
-            while !holds(self) {
-                yield_now().await;
-            }
-        })
-        .await;
+        set_up::until(what, || holds(self)).await;
     }
 
     /// Publishes to the source; all messages of one key are in one lane.
@@ -183,11 +164,11 @@ impl World {
             ..Message::plain(body)
         };
         let to = Address::topic(Topic::new("in").unwrap());
-        self.source.send(&to, message).await.unwrap().await.unwrap();
+        publish(&self.source, &to, message).await;
     }
 
     async fn read(&self, bus: &Memory, topic: &str) -> Consumer {
-        bus.subscribe(group(topic)).await.unwrap()
+        set_up::read(bus, topic).await
     }
 
     fn metric(&self, line: &str) -> Option<String> {
@@ -200,12 +181,6 @@ impl World {
         self.stop.cancel();
         within("the bridge ends", self.running).await.unwrap();
     }
-}
-
-async fn next(consumer: &mut Consumer) -> Message {
-    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    delivery.message
 }
 
 fn header(message: &Message, name: &str) -> String {
@@ -414,8 +389,7 @@ async fn a_lane_that_is_held_does_not_stop_the_lanes_of_other_partitions() {
             partition: Some(partition),
             ..Address::topic(Topic::new("in").unwrap())
         };
-        let sent = world.source.send(&to, Message::plain(body)).await.unwrap();
-        sent.await.unwrap();
+        set_up::publish(&world.source, &to, Message::plain(body)).await;
     };
     let large = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"text":"{}"}}}}"#,
@@ -467,8 +441,7 @@ async fn each_of_many_failing_topics_is_logged_every_minute() {
             ..Address::topic(Topic::new("in").unwrap())
         };
         let message = Message::plain(request(&format!("bad-{number}"), number.into()));
-        let sent = world.source.send(&to, message).await.unwrap();
-        sent.await.unwrap();
+        publish(&world.source, &to, message).await;
     }
     world
         .until("all lanes are held", |world| {
@@ -549,8 +522,7 @@ async fn a_held_request_is_not_published_after_its_deadline() {
         reply_to: Some(Topic::new("clients.me").unwrap()),
         ..Address::topic(Topic::new("in").unwrap())
     };
-    let sent = world.source.send(&to, Message::plain(request("fixed", 0)));
-    sent.await.unwrap().await.unwrap();
+    publish(&world.source, &to, Message::plain(request("fixed", 0))).await;
     let answer = next(&mut inbox).await;
     assert_eq!(id_of(&answer), 0);
     let body = String::from_utf8(answer.body.unwrap().to_vec()).unwrap();
@@ -584,8 +556,7 @@ async fn every_stage_of_the_path_is_a_span() {
         ..Address::topic(Topic::new("in").unwrap())
     };
     let message = Message::plain(request("good", 2));
-    let sent = world.source.send(&to, message).await.unwrap();
-    sent.await.unwrap();
+    publish(&world.source, &to, message).await;
     next(&mut agent).await;
     assert!(world.lines.spans().contains("call"));
     world.end().await;
@@ -599,13 +570,7 @@ async fn an_invalid_or_negative_hop_count_counts_as_zero() {
         let mut message = Message::plain("{}");
         message.headers.push("bus-hops", hops.to_owned());
         let to = Address::topic(Topic::new("pass").unwrap());
-        world
-            .source
-            .send(&to, message)
-            .await
-            .unwrap()
-            .await
-            .unwrap();
+        publish(&world.source, &to, message).await;
         assert_eq!(header(&next(&mut events).await, "bus-hops"), expected);
     }
     world.end().await;
@@ -621,8 +586,7 @@ async fn a_payload_that_passes_to_another_bus_takes_no_attributes_with_it() {
         message.headers.push(name, "x");
     }
     let to = Address::topic(Topic::new("pass").unwrap());
-    let sent = world.source.send(&to, message).await.unwrap();
-    sent.await.unwrap();
+    publish(&world.source, &to, message).await;
     let passed = next(&mut events).await;
     let names: Vec<_> = passed.headers.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["x-ce-id", "trace", "bus-hops"]);

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::set_up::build;
+use crate::set_up::{build, group};
 
 /// Longer than anything here takes, also on a slow machine that stalls, so that a test that hangs fails.
 pub(crate) const SOON: Duration = Duration::from_secs(180);
@@ -68,7 +68,7 @@ impl Front {
         let base = format!("http://{}", bridge.door_address().unwrap());
         let admin = format!("http://{}", bridge.admin_address().unwrap());
         let (sender, requests) = mpsc::channel(1_000);
-        let consumer = subscribe(&memory).await;
+        let consumer = memory.subscribe(group("agents.>", "agents")).await.unwrap();
         let gate = Arc::new(Barrier::new(2));
         tokio::spawn(agent(memory.connect(), consumer, sender, Arc::clone(&gate)));
         let stop = CancellationToken::new();
@@ -125,16 +125,6 @@ impl Front {
     pub(crate) async fn meet_agent(&self) {
         timeout(SOON, self.gate.wait()).await.unwrap();
     }
-}
-
-async fn subscribe(memory: &Memory) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new("agents.>").unwrap()],
-        reading: Reading::Group("agents".into()),
-        budget_bytes: 16 << 20,
-        budget_messages: 4_096,
-    };
-    memory.subscribe(subscription).await.unwrap()
 }
 
 /// An agent that knows nothing of CloudEvents: it answers plain JSON-RPC on the reply subject.
@@ -970,7 +960,10 @@ default_route: [{ transport: small, topic: agents }]",
         answer.contains("a message of 3") && answer.contains(" bytes: "),
         "{answer}"
     );
-    assert!(answer.contains("larger than the 2000 that"), "{answer}");
+    assert!(
+        answer.contains("larger than the 2000 bytes that"),
+        "{answer}"
+    );
     bridge.stop().await;
 }
 

@@ -9,9 +9,7 @@ use a2abus_bridge::metrics::Metrics;
 use a2abus_plugin::Limits;
 use a2abus_transports::content_mode::{self, Content, ProtocolBinding};
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-};
+use a2abus_transports::{Address, Consumer, Message};
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 use support::battery::within;
@@ -19,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::SOON;
-use crate::set_up::{build, until_ready};
+use crate::set_up::{Received, build, publish, read, receive, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -44,12 +42,6 @@ struct World {
     running: JoinHandle<()>,
 }
 
-/// A request as the agent gets it.
-struct AgentRequest {
-    message: Message,
-    reply_to: Option<Topic>,
-}
-
 impl World {
     async fn new() -> Self {
         Self::with(CONFIG).await
@@ -61,13 +53,7 @@ impl World {
         let bridge = build(config, |_| &memory).await;
         let base = format!("http://{}", bridge.door_address().unwrap());
         let (metrics, readiness) = (Arc::clone(bridge.metrics()), Arc::clone(bridge.readiness()));
-        let agent = memory.subscribe(Subscription {
-            topics: vec![TopicFilter::new("agents.weather").unwrap()],
-            reading: Reading::Group("test".into()),
-            budget_bytes: 1 << 20,
-            budget_messages: 1_000,
-        });
-        let agent = agent.await.unwrap();
+        let agent = read(&memory, "agents.weather").await;
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
         until_ready(&readiness).await;
@@ -87,20 +73,13 @@ impl World {
         request.body(body.into())
     }
 
-    async fn agent_request(&mut self) -> AgentRequest {
-        let delivery = within("the agent has a request", self.agent.recv()).await;
-        let delivery = delivery.unwrap();
-        delivery.acknowledger.settle(Outcome::Settled).unwrap();
-        AgentRequest {
-            message: delivery.message,
-            reply_to: delivery.reply_to,
-        }
+    async fn agent_request(&mut self) -> Received {
+        receive(&mut self.agent, "the agent has a request").await
     }
 
-    async fn answer(&self, agent_request: &AgentRequest, message: Message) {
+    async fn answer(&self, agent_request: &Received, message: Message) {
         let to = Address::topic(agent_request.reply_to.clone().expect("a reply address"));
-        let sent = self.memory.send(&to, message).await.unwrap();
-        sent.await.unwrap();
+        publish(&self.memory, &to, message).await;
     }
 
     /// The response to a request that the agent answers with `answers`, and the request as the agent got it.
@@ -108,7 +87,7 @@ impl World {
         &mut self,
         request: RequestBuilder,
         answers: Vec<Message>,
-    ) -> (Response, AgentRequest) {
+    ) -> (Response, Received) {
         let sent = tokio::spawn(request.send());
         let agent_request = self.agent_request().await;
         for answer in answers {

@@ -90,6 +90,27 @@ async fn a_replay_has_the_headers_of_the_first_answer() {
 }
 
 #[tokio::test]
+async fn a_stream_is_replayed_only_to_a_client_that_accepts_it() {
+    let mut front = Front::open().await;
+    let body = call("message/stream", json!({}));
+    let (first, _) = answer(&front, "k", &body).await;
+    front.next_request().await;
+    let sent = front
+        .to("/rpc", body.as_str())
+        .header("idempotency-key", "k");
+    let sent = sent.header("accept", "application/json").send().await;
+    let (status, data) = refused_for_its_key(sent.unwrap()).await;
+    assert_eq!(
+        (status, data["reason"].as_str()),
+        (406, Some("content_type"))
+    );
+    let (again, is_replay) = answer(&front, "k", &body).await;
+    assert!(is_replay);
+    assert_eq!(again, first);
+    nothing_else_was_seen(&mut front).await;
+}
+
+#[tokio::test]
 async fn another_request_with_the_same_key_is_refused() {
     let mut front = Front::open().await;
     answer(&front, "k", &call("echo", json!({}))).await;

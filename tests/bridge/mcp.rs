@@ -1,9 +1,7 @@
 //! MCP over streamable HTTP, end to end: sessions, requests that stand alone, one agent and all of them, hostile input.
 
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-};
+use a2abus_transports::{Address, Message, Outcome, Topic};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use reqwest::{Client, Method, RequestBuilder, Response};
@@ -13,6 +11,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON};
+use crate::set_up::{self, read};
 
 mod bounds;
 mod drain;
@@ -56,13 +55,7 @@ impl Servers {
 
     async fn open_with(config: &str) -> Self {
         let front = Front::open_with(config).await;
-        let subscription = Subscription {
-            topics: vec![TopicFilter::new("mcp.>").unwrap()],
-            reading: Reading::Group("servers".into()),
-            budget_bytes: 16 << 20,
-            budget_messages: 4_096,
-        };
-        let mut consumer = front.memory.subscribe(subscription).await.unwrap();
+        let mut consumer = read(&front.memory, "mcp.>").await;
         let (sent_sender, sent_requests) = mpsc::channel(1_000);
         let (reply_sender, reply_to) = mpsc::channel(1_000);
         let memory = front.memory.clone();
@@ -182,9 +175,13 @@ struct Asked {
 
 impl Asked {
     async fn call(servers: &mut Servers) -> Self {
+        Self::call_with(servers, json!({ "name": "ask" })).await
+    }
+
+    async fn call_with(servers: &mut Servers, params: Value) -> Self {
         let path = "/mcp/agents/maps";
         let session = servers.session(path, "2025-11-25").await;
-        let call = request(5, "tools/call", json!({ "name": "ask" }));
+        let call = request(5, "tools/call", params);
         let call = servers.post(path, call).header("mcp-session-id", &session);
         let mut stream = Changes(call.send().await.unwrap());
         let question = stream.next().await;
@@ -212,8 +209,7 @@ impl Asked {
 }
 
 async fn publish(memory: &Memory, to: &Address, body: String) {
-    let sent = memory.send(to, Message::plain(body)).await;
-    sent.unwrap().await.unwrap();
+    set_up::publish(memory, to, Message::plain(body)).await;
 }
 
 /// The answers of the servers.
@@ -467,6 +463,13 @@ async fn a_request_without_a_session_gets_the_answer_of_its_revision() {
             (404, json!(-32_601)),
             "{method}"
         );
+    }
+    // The method is the cause, whatever `_meta` lacks.
+    for (method, expected) in [("ping", (404, -32_601)), ("tools/list", (400, -32_602))] {
+        let bare = servers.post(path, request(7, method, json!({})));
+        let bare = bare.header("mcp-protocol-version", NEWEST);
+        let (status, code) = status_and_code(bare.header("mcp-method", method)).await;
+        assert_eq!((status, code), (expected.0, json!(expected.1)), "{method}");
     }
     let gone = servers.alone(path, "ping", json!({})).send().await.unwrap();
     let error = json_of(gone).await["error"].clone();
@@ -792,6 +795,25 @@ async fn a_question_is_answered_only_in_the_session_of_its_call() {
     assert_eq!(answer["id"], "q.3", "{answer}");
 }
 
+/// Even with a progress token it cannot fetch the answer: it has no id of an event.
+#[tokio::test]
+async fn a_client_that_leaves_with_an_open_question_cancels_its_request() {
+    let mut servers = Servers::open().await;
+    for meta in [json!({}), json!({ "progressToken": "p" })] {
+        let params = json!({ "name": "ask", "_meta": meta });
+        let asked = Asked::call_with(&mut servers, params).await;
+        let response = asked.response();
+        drop(asked.stream);
+        let (_, cancel) = servers.next_request().await;
+        let cancel: Value = serde_json::from_str(&cancel).unwrap();
+        assert_eq!(cancel["method"], "notifications/cancelled", "{cancel}");
+        assert_eq!(cancel["params"]["requestId"], asked.id.as_str(), "{cancel}");
+        let late = servers.post("/mcp/agents/maps", response);
+        let late = late.header("mcp-session-id", &asked.session);
+        assert_eq!(late.send().await.unwrap().status(), 400);
+    }
+}
+
 #[tokio::test]
 async fn the_cancel_of_a_question_has_the_id_that_the_client_knows() {
     let mut servers = Servers::open().await;
@@ -1013,6 +1035,47 @@ async fn all_agents_are_one_server_with_their_names_in_front() {
         request(4, "logging/setLevel", json!({ "level": "info" })),
     );
     assert_eq!(status_and_code(unsupported).await, (200, json!(-32_601)));
+}
+
+/// A server that has not declared tasks processes the request normally.
+#[tokio::test]
+async fn all_agents_as_one_server_ignore_that_a_client_asks_for_a_task() {
+    let mut servers = Servers::open().await;
+    let task = r#", "task" : {"ttl":1.0}"#;
+    for (path, name, sent) in [
+        ("/mcp", "maps.look", ""),
+        ("/mcp/agents/maps", "look", task),
+    ] {
+        let call = format!(
+            r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"{name}"{task} }}}}"#
+        );
+        let called = servers.post(path, call).send().await.unwrap();
+        assert_eq!(called.status(), 200, "{path}");
+        let mut request = String::new();
+        while !request.contains("tools/call") {
+            request = servers.next_request().await.1;
+        }
+        let params = format!(r#""params":{{"name":"look"{sent} }}}}"#);
+        assert!(request.ends_with(&params), "{path}: {request}");
+    }
+}
+
+/// Anywhere else, such a request is one of A2A.
+#[tokio::test]
+async fn a_request_about_a_task_must_name_it() {
+    let mut servers = Servers::open().await;
+    let path = "/mcp/agents/maps";
+    for method in ["tasks/get", "tasks/cancel"] {
+        let unnamed = servers.post(path, request(3, method, json!({})));
+        let response = json_of(unnamed.send().await.unwrap()).await;
+        assert_eq!(response["error"]["code"], -32_602, "{response}");
+        let message = response["error"]["message"].as_str().unwrap();
+        assert!(message.contains("params.taskId"), "{response}");
+        let named = servers.post(path, request(4, method, json!({ "taskId": "t" })));
+        named.send().await.unwrap();
+        let (_, sent) = servers.next_request().await;
+        assert!(sent.contains(r#""taskId":"t""#), "{sent}");
+    }
 }
 
 #[tokio::test]
@@ -1323,13 +1386,7 @@ registry:"#;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
 
     // An announcement that cannot be used becomes a dead letter.
-    let letters = Subscription {
-        topics: vec![TopicFilter::new("letters").unwrap()],
-        reading: Reading::Group("letters".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 16,
-    };
-    let mut letters = memory.subscribe(letters).await.unwrap();
+    let mut letters = read(&memory, "letters").await;
     announce("nobody", "file:///a").await;
     let letter = timeout(SOON, letters.recv()).await.unwrap().unwrap();
     let headers = format!("{:?}", letter.message.headers);

@@ -126,7 +126,7 @@ admin: { enabled: false }
         .iter()
         .map(|unmet| unmet.name.as_str())
         .collect();
-    assert_eq!(names, ["answers on bus", "binding orders", "transport bus"]);
+    assert_eq!(names, ["transport bus", "answers on bus", "binding orders"]);
     let running = tokio::spawn(running);
     within("it is ready", async {
         while !readiness.is_ready() {

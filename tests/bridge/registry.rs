@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use a2abus_bridge::config::Config;
 use a2abus_transports::memory::{Memory, MemoryConfig};
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-};
+use a2abus_transports::{Address, Consumer, Message, Topic};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use support::battery::until_closed;
@@ -15,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::a2a::read_events;
 use crate::http::{Front, SOON, request};
+use crate::set_up::{self, next, publish, read};
 
 const CONFIG: &str = r#"
 instance: test
@@ -80,41 +79,23 @@ async fn echo(front: &Front, agent: &str) -> Value {
     json_of(sent.unwrap()).await
 }
 
-/// The messages of this topic, for a group of its own.
-async fn reader(front: &Front, topic: &str, budget_messages: usize) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group(topic.into()),
-        budget_bytes: 1 << 20,
-        budget_messages,
-    };
-    front.memory.subscribe(subscription).await.unwrap()
-}
-
 async fn announce(front: &Front, topic: &str, body: impl Into<String>) {
     let to = Address::topic(Topic::new(topic.to_owned()).unwrap());
-    let sent = front.memory.send(&to, Message::plain(body.into())).await;
-    sent.unwrap().await.unwrap();
+    publish(&front.memory, &to, Message::plain(body.into())).await;
 }
 
 /// Announces, and returns the answer at an inbox.
 async fn announce_and_hear(front: &Front, topic: &str, body: &Value) -> Value {
     let mut inbox = announce_with_inbox(front, topic, body).await;
-    let received = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
-    received.acknowledger.settle(Outcome::Settled).unwrap();
-    serde_json::from_slice(received.message.body.as_ref().unwrap()).unwrap()
+    set_up::body(&next(&mut inbox).await)
 }
 
 /// Announces, and returns the inbox of the answer.
 async fn announce_with_inbox(front: &Front, topic: &str, body: &Value) -> Consumer {
-    let inbox = reader(front, "inbox.>", 16).await;
+    let inbox = read(&front.memory, "inbox.>").await;
     let mut to = Address::topic(Topic::new(topic.to_owned()).unwrap());
     to.reply_to = Some(Topic::new("inbox.me").unwrap());
-    let sent = front
-        .memory
-        .send(&to, Message::plain(body.to_string()))
-        .await;
-    sent.unwrap().await.unwrap();
+    publish(&front.memory, &to, Message::plain(body.to_string())).await;
     inbox
 }
 
@@ -242,7 +223,7 @@ async fn a_lease_runs_out_unless_it_is_renewed() {
 async fn a_bad_card_is_refused_with_every_reason() {
     let front = open().await;
     let bad = json!({ "name": "bad", "version": 7, "skills": [{ "id": "a" }], "capabilities": [] });
-    let mut dlq_messages = reader(&front, "letters", 16).await;
+    let mut dlq_messages = read(&front.memory, "letters").await;
     let expected = [
         "/description: is missing",
         "/version:",
@@ -511,15 +492,14 @@ async fn methods_list_has_skills_and_tools() {
         put(&front, "weather", "", &card("weather")).await.status(),
         200
     );
-    let mut requests = reader(&front, "team.tools", 16).await;
+    let mut requests = read(&front.memory, "team.tools").await;
     let card = card_with("tools", json!({ "topic": "team.tools" }));
     assert_eq!(put(&front, "tools", "", &card).await.status(), 200);
     let memory = front.memory.connect();
     tokio::spawn(async move {
         let mut count = 0;
         while let Some(delivery) = requests.recv().await {
-            let request: Value =
-                serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap();
+            let request = set_up::body(&delivery.message);
             assert_eq!(request["method"], "tools/list");
             count += 1;
             let tool =
@@ -527,12 +507,7 @@ async fn methods_list_has_skills_and_tools() {
             let answer =
                 json!({ "jsonrpc": "2.0", "id": request["id"], "result": { "tools": [tool] } });
             let to = Address::topic(delivery.reply_to.unwrap());
-            memory
-                .send(&to, Message::plain(answer.to_string()))
-                .await
-                .unwrap()
-                .await
-                .unwrap();
+            publish(&memory, &to, Message::plain(answer.to_string())).await;
         }
     });
     let list = || async {
@@ -708,7 +683,7 @@ async fn an_announcement_does_not_wait_for_a_query_before_it() {
         announce(&front, "announcements", card.to_string()).await;
     }
     until(&front, &format!("silent-{last}"), true).await;
-    let mut requests = reader(&front, "team.silent", 128).await;
+    let mut requests = read(&front.memory, "team.silent").await;
     let query = json!({ "jsonrpc": "2.0", "id": 1, "method": "methods/list" });
     let mut inbox = announce_with_inbox(&front, "announcements", &query).await;
     let _asked = timeout(SOON, requests.recv()).await.unwrap().unwrap();
@@ -716,7 +691,7 @@ async fn an_announcement_does_not_wait_for_a_query_before_it() {
     until(&front, "weather", true).await;
     assert!(inbox.try_recv().is_none(), "the query is answered already");
     let answer = timeout(SOON, inbox.recv()).await.unwrap().unwrap();
-    let answer: Value = serde_json::from_slice(answer.message.body.as_ref().unwrap()).unwrap();
+    let answer = set_up::body(&answer.message);
     let unavailable = answer["result"]["unavailable"].as_array().unwrap();
     assert!(unavailable.len() > last, "{answer}");
 }

@@ -14,8 +14,7 @@ use a2abus_bridge::readiness::Readiness;
 use a2abus_bridge::{LogLevels, Reloads};
 use a2abus_transports::memory::{Memory, MemoryConfig};
 use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-    TransportErrorKind,
+    Address, Consumer, Message, Outcome, Topic, TopicFilter, TransportErrorKind,
 };
 use serde_json::{Value, json};
 use support::battery::within;
@@ -23,7 +22,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::set_up::{self, build};
+use crate::set_up::{self, body, build, read, until_ready};
 
 /// Events go to `to`, calls to `agents.SIDE`.
 fn config(side: &str) -> String {
@@ -83,12 +82,7 @@ impl World {
         let (calls, reloads) = (Arc::clone(bridge.calls()), bridge.reloads().unwrap());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
-        within("the bridge is ready", async {
-            while !readiness.is_ready() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        until_ready(&readiness).await;
         Self {
             memory,
             _directory: directory,
@@ -152,23 +146,11 @@ impl World {
 
 async fn send(memory: &Memory, topic: &str, message: Message) {
     let to = Address::topic(Topic::new(topic).unwrap());
-    memory.send(&to, message).await.unwrap().await.unwrap();
-}
-
-async fn read(memory: &Memory, topic: &str) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group("test".into()),
-        budget_bytes: 64 << 20,
-        budget_messages: 100_000,
-    };
-    memory.subscribe(subscription).await.unwrap()
+    set_up::publish(memory, &to, message).await;
 }
 
 async fn next(consumer: &mut Consumer) -> Value {
-    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    serde_json::from_slice(delivery.message.body.as_ref().unwrap()).unwrap()
+    body(&set_up::next(consumer).await)
 }
 
 fn notification(number: usize) -> Value {

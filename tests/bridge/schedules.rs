@@ -11,15 +11,13 @@ use std::sync::{Arc, Mutex};
 
 use a2abus_bridge::config::Config;
 use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter, Transport as _,
-};
-use serde_json::{Value, json};
+use a2abus_transports::{Address, Consumer, Message, Outcome, Topic, Transport as _};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::set_up::build;
+use crate::set_up::{body, build, group};
 
 /// How many schedules are run.
 const SCHEDULES: u64 = 10_000;
@@ -91,14 +89,8 @@ async fn within<T>(what: &str, condition: impl Future<Output = T>) -> T {
 }
 
 async fn read(bus: &Memory, topic: &str) -> Consumer {
-    let subscription = Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group("test".into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 1_000,
-    };
     loop {
-        if let Ok(consumer) = bus.subscribe(subscription.clone()).await {
+        if let Ok(consumer) = bus.subscribe(group(topic, "test")).await {
             return consumer;
         }
         sleep(Duration::from_millis(10)).await;
@@ -119,10 +111,6 @@ async fn publish(bus: Memory, address: Address, message: Message) {
 
 fn topic(name: &str) -> Address {
     Address::topic(Topic::new(name).unwrap())
-}
-
-fn body(message: &Message) -> Value {
-    serde_json::from_slice(message.body.as_ref().unwrap()).unwrap()
 }
 
 /// The next message, which may come again.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
-use a2abus_bridge::state::{AnyLog, EmbeddedLog, Kind, Log as _, LogSpec, MemoryLog, TASKS};
+use a2abus_bridge::state::{AnyLog, EmbeddedLog, Kind, LogSpec, MemoryLog, TASKS};
 use support::battery::{unique, within};
 use support::logs::{self, CASES, History, Logs, commit};
 use tokio_util::sync::CancellationToken;

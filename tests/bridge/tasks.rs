@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use a2abus_transports::memory::Memory;
 use a2abus_transports::{
-    Address, Consumer, Delivery, Message, Outcome, Reading, Subscription, TopicFilter,
-    Transport as _, TransportErrorKind,
+    Address, Consumer, Delivery, Message, Outcome, TopicFilter, Transport as _, TransportErrorKind,
 };
 use reqwest::{RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
@@ -15,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::a2a::{SseEvent, read_events};
 use crate::http::{Front, SOON, request};
+use crate::set_up::read;
 
 pub(crate) const CONFIG: &str = r#"
 instance: test
@@ -44,13 +44,7 @@ impl Bus {
 
     pub(crate) async fn open_with(config: &str) -> Self {
         let front = Front::open_with(config).await;
-        let subscription = Subscription {
-            topics: vec![TopicFilter::new("a2a.>").unwrap()],
-            reading: Reading::Group("tasks".into()),
-            budget_bytes: 16 << 20,
-            budget_messages: 4_096,
-        };
-        let consumer = front.memory.subscribe(subscription).await.unwrap();
+        let consumer = read(&front.memory, "a2a.>").await;
         let (sender, requests) = mpsc::channel(1_000);
         let gate = Arc::new(Semaphore::new(0));
         let agent = Agent {
@@ -931,6 +925,8 @@ async fn the_error_of_a_request_of_eventmesh_that_reached_its_agent_is_kept_for_
         assert_eq!(refused.status(), StatusCode::CONFLICT);
         let has_mark = refused.headers().contains_key("idempotent-replay");
         assert_eq!(has_mark, is_replay);
+        let why = refused.text().await.unwrap();
+        assert!(why.contains("refuses to cancel it: I am busy"), "{why}");
     }
     assert_eq!(bus.next_request().await["method"], "tasks/cancel");
     bus.ask("message/send", user_message("plain")).await;

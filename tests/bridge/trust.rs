@@ -1,14 +1,10 @@
 //! Who may answer a call, and which attributes a writer of a topic may set.
 
-use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, Consumer, Message, Outcome, Reading, Topic, TopicFilter, Transport as _,
-    TransportErrorKind,
-};
+use a2abus_transports::{Address, Message, Topic, TopicFilter, Transport as _, TransportErrorKind};
 use bytes::Bytes;
-use support::battery::within;
 
-use crate::answers::{Received, World, body, group, part, response};
+use crate::answers::{Received, World, body, part, response};
+use crate::set_up::{group, next, publish, read, receive};
 
 /// The first 26 characters of the id that an agent repeats are the call id, the rest is the token.
 const CALL_ID: usize = 26;
@@ -33,12 +29,6 @@ const AGENT: &str = "{ transport: bus, topic: 'agents.{targetagent}' }";
 const REQUEST: &str =
     r#"{"jsonrpc":"2.0","id":1.50,"method":"tools/call","params":{"_agentId":"weather"}}"#;
 
-async fn next(consumer: &mut Consumer) -> (Message, Option<Topic>) {
-    let delivery = within("a message", consumer.recv()).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    (delivery.message, delivery.reply_to)
-}
-
 /// Everything a reader of a copy sees.
 fn all_of(message: &Message) -> String {
     let headers = message.headers.iter();
@@ -46,10 +36,6 @@ fn all_of(message: &Message) -> String {
         .map(|header| format!("{}: {:?}", header.name, header.value))
         .collect();
     format!("{headers:?} {:?} {:?}", message.key, message.body)
-}
-
-async fn read(memory: &Memory, topic: &str) -> Consumer {
-    memory.subscribe(group(topic)).await.unwrap()
 }
 
 #[tokio::test]
@@ -66,9 +52,9 @@ async fn only_the_destination_that_answers_can_answer_a_call() {
         let mut audit = read(&world.memory, "audit").await;
         let mut answer = world.call("tools/call").await;
         let request = world.received().await;
-        let (copy, reply_to) = next(&mut audit).await;
-        assert!(reply_to.is_none());
-        let copy_text = all_of(&copy);
+        let copy = receive(&mut audit, "the copy").await;
+        assert!(copy.reply_to.is_none());
+        let copy_text = all_of(&copy.message);
         assert!(!copy_text.contains(&request.id[..CALL_ID]), "{copy_text}");
         for attribute in [
             "callid",
@@ -112,16 +98,11 @@ async fn only_the_destination_that_answers_can_answer_a_request_on_the_bus() {
     address.reply_to = Some(Topic::new("clients.me").unwrap());
     let mut message = Message::plain(REQUEST);
     message.headers.push("ce_callid", "of-the-requester");
-    world
-        .memory
-        .send(&address, message)
-        .await
-        .unwrap()
-        .await
-        .unwrap();
+    publish(&world.memory, &address, message).await;
     let request = world.received().await;
-    let (copy, reply_to) = next(&mut audit).await;
-    assert!(reply_to.is_none());
+    let copy = receive(&mut audit, "the copy").await;
+    assert!(copy.reply_to.is_none());
+    let copy = copy.message;
     assert_eq!(copy.body, Some(Bytes::from_static(REQUEST.as_bytes())));
     let copy = all_of(&copy);
     for text in [
@@ -136,7 +117,7 @@ async fn only_the_destination_that_answers_can_answer_a_request_on_the_bus() {
     world
         .publish(&request.reply_to, response(&request.id, "1"))
         .await;
-    let (reply_read, _) = next(&mut inbox).await;
+    let reply_read = next(&mut inbox).await;
     assert_eq!(
         reply_read.headers.get("ce_callid").unwrap(),
         "of-the-requester"
@@ -157,14 +138,9 @@ async fn a_request_that_cannot_reach_its_answering_destination_fails_although_ot
     let mut audit = read(&world.memory, "audit").await;
     let mut address = Address::topic(Topic::new("events").unwrap());
     address.reply_to = Some(Topic::new("clients.me").unwrap());
-    let sent = world
-        .memory
-        .send(&address, Message::plain(REQUEST))
-        .await
-        .unwrap();
-    sent.await.unwrap();
+    publish(&world.memory, &address, Message::plain(REQUEST)).await;
     next(&mut audit).await;
-    let reply_read = all_of(&next(&mut inbox).await.0);
+    let reply_read = all_of(&next(&mut inbox).await);
     assert!(reply_read.contains("agent_unavailable"), "{reply_read}");
     world.end().await;
 }
@@ -514,7 +490,7 @@ async fn copies_for_other_destinations_outlive_their_call() {
     drop(answer);
     assert!(audit.try_recv().is_none());
     world.memory.set_refused(place, None);
-    let (copy, _) = next(&mut audit).await;
+    let copy = next(&mut audit).await;
     assert!(all_of(&copy).contains("tools/call"), "{copy:?}");
     world.end().await;
 }
@@ -543,7 +519,7 @@ async fn an_unroutable_request_with_a_call_id_does_not_end_that_call() {
             message.headers.push(format!("ce_{name}"), value.to_owned());
         }
         world.publish("events", message).await;
-        let (dlq_message, _) = next(&mut dead).await;
+        let dlq_message = next(&mut dead).await;
         assert!(!all_of(&dlq_message).contains(&request.id[CALL_ID..]));
     }
     world
@@ -611,7 +587,7 @@ async fn a_dead_letter_of_any_family_holds_no_token() {
             message.headers.push("content-type", content_type);
         }
         world.publish(topic, message).await;
-        let (dlq_message, _) = next(&mut dead).await;
+        let dlq_message = next(&mut dead).await;
         let text = all_of(&dlq_message);
         assert!(!text.contains(token), "{text}");
         let expected = body.replace("ID", call);
@@ -642,7 +618,7 @@ async fn a_dead_letter_keeps_text_that_only_looks_like_a_token() {
     message.key = Some(id.clone().into());
     message.headers.push("kafka_correlationId", id.clone());
     world.publish("events", message).await;
-    let (dlq_message, _) = next(&mut dead).await;
+    let dlq_message = next(&mut dead).await;
     assert_eq!(
         dlq_message.headers.get("bus-dlq-reason").unwrap(),
         "no_route"
@@ -656,11 +632,10 @@ async fn a_dead_letter_keeps_text_that_only_looks_like_a_token() {
 #[tokio::test]
 async fn the_key_of_a_request_holds_no_token() {
     let world = World::with(&config(AGENT, "")).await;
-    let mut group = group("agents.weather");
-    group.reading = Reading::Group("beside".into());
-    let mut agent = world.memory.subscribe(group).await.unwrap();
+    let beside = world.memory.subscribe(group("agents.weather", "beside"));
+    let mut agent = beside.await.unwrap();
     let _answer = world.call("tools/call").await;
-    let (request, _) = next(&mut agent).await;
+    let request = next(&mut agent).await;
     let id = std::str::from_utf8(request.headers.get("ce_callid").unwrap()).unwrap();
     assert_eq!(id.len(), 2 * CALL_ID);
     assert_eq!(request.key, Some(id[..CALL_ID].to_owned().into()));

@@ -20,16 +20,15 @@ use a2abus_executor::Environment;
 use a2abus_plugin::{Data, Event, Limits};
 use a2abus_transports::content_mode::{self, Content, ContentMode, ProtocolBinding};
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{
-    Address, AnyTransport, Consumer, Message, Outcome, Reading, Subscription, Topic, TopicFilter,
-    Transport as _,
-};
+use a2abus_transports::{Address, AnyTransport, Consumer, Message, Topic, Transport as _};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use support::battery::within;
 use support::service::Service;
 use tokio::task::{JoinHandle, yield_now};
 use tokio_util::sync::CancellationToken;
+
+use crate::set_up::{self, group, next, until_ready};
 
 /// Where workflows are sent.
 const INBOX: &str = "agents.a2e-executor";
@@ -97,15 +96,6 @@ impl ReplyEvent {
 
     fn is_answer(&self) -> bool {
         self.attribute("mcptype") == "response"
-    }
-}
-
-fn group(topic: &str, name: &str) -> Subscription {
-    Subscription {
-        topics: vec![TopicFilter::new(topic).unwrap()],
-        reading: Reading::Group(name.into()),
-        budget_bytes: 16 << 20,
-        budget_messages: 10_000,
     }
 }
 
@@ -220,20 +210,11 @@ impl World {
 
     /// The value of a counter.
     fn count(&self, series: &str) -> u64 {
-        let text = self.metrics.render().unwrap();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(series)?.trim().parse().ok());
-        line.unwrap_or_default()
+        set_up::count(&self.metrics, series)
     }
 
     async fn until_counted(&self, series: &str, expected: u64) {
-        within(series, async {
-            while self.count(series) != expected {
-                yield_now().await;
-            }
-        })
-        .await;
+        set_up::until_counted(&self.metrics, series, expected).await;
     }
 
     /// The value of a counter when it is more than this.
@@ -291,26 +272,11 @@ workflows:
     )
 }
 
-async fn until_ready(readiness: &Readiness) {
-    within("the bridge is ready", async {
-        while !readiness.is_ready() {
-            yield_now().await;
-        }
-    })
-    .await;
-}
-
 async fn publish(memory: &Memory, topic: &str, mut message: Message) {
     // A single lane keeps the messages of a test in order.
     message.key = Some("key".into());
     let address = Address::topic(Topic::new(topic.to_owned()).unwrap());
-    memory.send(&address, message).await.unwrap().await.unwrap();
-}
-
-async fn next(consumer: &mut Consumer) -> Message {
-    let delivery = within("a message arrives", consumer.recv()).await.unwrap();
-    delivery.acknowledger.settle(Outcome::Settled).unwrap();
-    delivery.message
+    set_up::publish(memory, &address, message).await;
 }
 
 /// A CloudEvent from the agent `reporter`, unless its attributes say otherwise.

@@ -447,6 +447,14 @@ async fn programs_of_bridges_that_share_the_state_offer_no_tasks() {
         let offered = &profile["result"]["capabilities"];
         assert_eq!(*offered, json!({ "tools": {} }), "{path}: {profile}");
     }
+    let mut request: Value = serde_json::from_str(&call("echo")).unwrap();
+    request["params"]["task"] = json!({ "ttl": 60_000 });
+    for path in ["/rpc/fixture", "/mcp/agents/fixture"] {
+        let answer = bridges[0].post(path, request.to_string()).await;
+        let answer: Value = serde_json::from_str(&answer.body).unwrap();
+        let content = &answer["result"]["content"];
+        assert!(content.is_array(), "a task at {path}: {answer}");
+    }
     for bridge in bridges {
         bridge.stop().await;
     }
@@ -695,4 +703,26 @@ async fn a_request_that_has_not_ended_when_its_bridge_stops_gets_answer_lost() {
     let expected = expected.map(|(id, reason)| (id.to_owned(), reason.to_owned()));
     assert_eq!(reasons, expected);
     served.bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_a_partition_that_does_not_exist_goes_to_another_one() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, name) = (Plain::new(&kafka), unique("attached"));
+    let directory = TempDir::new().unwrap();
+    let config = on_kafka(&plain, (&kafka, &name), directory.path(), "1m").await;
+    let bridge = Running::start(&config).await;
+    let (topic, place) = (format!("{name}.fixture"), format!("{name}.answers"));
+    let answers = plain.read(&place, 1);
+    let headers = [
+        ("ce_replyto", Some(place.as_str())),
+        ("ce_replypartition", Some("99")),
+    ];
+    plain.publish_with(&topic, &headers, &call("effect")).await;
+    let answer = within("the answer", next(&answers)).await;
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert!(answer["result"].is_object(), "{answer}");
+    bridge.stop().await;
 }

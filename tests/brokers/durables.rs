@@ -352,10 +352,7 @@ async fn a_malformed_record_of_a_log_is_skipped() {
     let (source, mut next, mut good) = (LogSource::Stream(name), 1, Vec::new());
     within("the whole log is read", async {
         while good.len() < 6 {
-            let from = [LogPosition {
-                partition: 0,
-                offset: next,
-            }];
+            let from = [LogPosition::at(next)];
             // It cannot be opened while the connection is lost.
             let Ok(mut reader) = transport.read_log(&source, &from).await else {
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -112,13 +112,7 @@ async fn a_process_of_the_same_instance_id_ends_the_first_and_the_first_knows() 
     let join = async || {
         let kafka = Kafka::connect(config.clone()).unwrap();
         kafka.ensure_topic(&topic, 1).await.unwrap();
-        let subscription = Subscription {
-            topics: vec![topic.clone().into()],
-            reading: Reading::Group(topic.as_str().into()),
-            budget_bytes: 1 << 20,
-            budget_messages: 100,
-        };
-        let consumer = kafka.subscribe(subscription).await.unwrap();
+        let consumer = kafka.subscribe(group(&topic)).await.unwrap();
         let to = Address::topic(topic.clone());
         let sent = kafka.send(&to, Message::plain("x")).await.unwrap();
         within("it is there", sent).await.unwrap();
@@ -158,10 +152,8 @@ async fn a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back() {
     };
     let join = async || {
         let subscription = Subscription {
-            topics: vec![topic.clone().into()],
-            reading: Reading::Group(topic.as_str().into()),
-            budget_bytes: 1 << 20,
             budget_messages: 10,
+            ..group(&topic)
         };
         let consumer = kafka.subscribe(subscription).await.unwrap();
         within("an assignment", consumer.assigned()).await;
@@ -203,6 +195,16 @@ async fn a_partition_that_was_paused_when_it_left_is_read_when_it_comes_back() {
     within("the end", first.close(DEADLINE)).await.unwrap();
 }
 
+/// What a group of the name of a topic reads from it.
+fn group(topic: &Topic) -> Subscription {
+    Subscription {
+        topics: vec![topic.clone().into()],
+        reading: Reading::Group(topic.as_str().into()),
+        budget_bytes: 1 << 20,
+        budget_messages: 100,
+    }
+}
+
 /// How many members a group has.
 async fn members(address: &str, group: &str) -> usize {
     let client: BaseConsumer = ClientConfig::new()
@@ -229,13 +231,7 @@ async fn a_member_without_partitions_leaves_its_group_when_it_is_closed() {
     let kafka = Kafka::connect(KafkaConfig::new([address.as_str()])).unwrap();
     kafka.ensure_topic(&topic, 1).await.unwrap();
     let join = async || {
-        let subscription = Subscription {
-            topics: vec![topic.clone().into()],
-            reading: Reading::Group(topic.as_str().into()),
-            budget_bytes: 1 << 20,
-            budget_messages: 100,
-        };
-        let consumer = kafka.subscribe(subscription).await.unwrap();
+        let consumer = kafka.subscribe(group(&topic)).await.unwrap();
         within("an assignment", consumer.assigned()).await;
         consumer
     };
@@ -281,13 +277,7 @@ admin: {{ enabled: false }}"
     };
     members(1).await;
     dead.kill().await.unwrap();
-    let subscription = Subscription {
-        topics: vec![inbox.clone().into()],
-        reading: Reading::Group(inbox.as_str().into()),
-        budget_bytes: 1 << 20,
-        budget_messages: 100,
-    };
-    let waiting = kafka.subscribe(subscription).await.unwrap();
+    let waiting = kafka.subscribe(group(&inbox)).await.unwrap();
     members(2).await;
     // The session of the dead member is six times as long.
     waiting.close(DEADLINE).await.unwrap();

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{ChildStderr, Command};
 use tokio::time::sleep;
 
-use crate::plain::{Plain, jetstream_of, nats_client, next, unique};
+use crate::plain::{Plain, Reply, jetstream_of, nats_client, next, unique};
 use crate::tls::logged_by;
 use crate::topics::written;
 
@@ -390,5 +390,48 @@ calls: {{ enabled: false }}"
     .await;
     plain.create(&deleted, 2).await;
     until(&[]).await;
+    bridge.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reply_topic_that_is_deleted_is_created_again() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (topic, replies) = (unique("agent"), unique("replies"));
+    plain.create(&topic, 1).await;
+    let bridge = Running::start(&format!(
+        "
+instance: test
+transports: {{ kafka: {{ type: kafka, brokers: ['{kafka}'] }} }}
+default_route: [{{ transport: kafka, topic: {topic} }}]
+calls: {{ reply_topic: {replies}, reply_partitions: 1 }}"
+    ))
+    .await;
+    let start = || {
+        plain.agent(&topic, Reply::AsAsked, |request| {
+            let result = json!({ "jsonrpc": "2.0", "id": request["id"], "result": "done" });
+            vec![result.to_string()]
+        })
+    };
+    let mut agent = start();
+    let is_answered = async || {
+        let answer = bridge.post_within("/rpc/any", REQUEST, Some(5000)).await;
+        answer.body.contains("done")
+    };
+    within("the first answer", async { while !is_answered().await {} }).await;
+    plain.delete(&replies).await;
+    within("calls fail", async { while is_answered().await {} }).await;
+    within("calls are answered again", async {
+        while !is_answered().await {
+            // It fails if it cannot publish its answer for 30 s.
+            if agent.is_finished() {
+                agent = start();
+            }
+        }
+    })
+    .await;
+    assert!(bridge.report().ready, "{:?}", bridge.report());
     bridge.stop().await;
 }

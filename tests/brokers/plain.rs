@@ -14,6 +14,7 @@ use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, Owne
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
+use serde_json::{Value, json};
 use support::battery::within;
 
 /// A name that no other test uses.
@@ -21,6 +22,12 @@ pub(crate) fn unique(prefix: &str) -> String {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).unwrap();
     format!("{prefix}.{:016x}", u64::from_be_bytes(bytes))
+}
+
+/// The answer of an agent.
+pub(crate) fn answer_to(request: &[u8]) -> String {
+    let request: Value = serde_json::from_slice(request).unwrap();
+    json!({"jsonrpc": "2.0", "id": request["id"], "result": {}}).to_string()
 }
 
 /// A client of NATS.
@@ -226,13 +233,17 @@ impl Plain {
         &self,
         topic: &str,
         reply: Reply,
-        answers: fn(&serde_json::Value) -> Vec<String>,
+        answers: fn(&Value) -> Vec<String>,
     ) -> tokio::task::JoinHandle<()> {
         let (consumer, plain) = (self.read(topic, 1), Self::new(&self.brokers));
         tokio::spawn(async move {
             loop {
                 let record = next(&consumer).await;
-                let request = serde_json::from_slice(&record.body).unwrap();
+                let request: Value = serde_json::from_slice(&record.body).unwrap();
+                // A notification, such as that of a cancel, has no answer.
+                if request.get("id").is_none() {
+                    continue;
+                }
                 let (topic, partition) = reply.place(&record);
                 for answer in answers(&request) {
                     plain.publish(&topic, partition, &answer).await;

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::plain::{Plain, jetstream_of, nats_client, next, subscribed, unique};
+use crate::plain::{Plain, answer_to, jetstream_of, nats_client, next, subscribed, unique};
 
 /// How often the file is replaced. Every tenth file is wrong; every fiftieth replacement comes without a SIGHUP.
 const RELOADS: usize = 200;
@@ -223,11 +223,6 @@ fn number_of(body: &[u8]) -> usize {
 fn request(id: usize, agent: &str) -> String {
     let params = json!({"_agentId": agent, "name": "now", "arguments": {}});
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
-}
-
-fn answer_to(request: &[u8]) -> String {
-    let request: Value = serde_json::from_slice(request).unwrap();
-    json!({"jsonrpc": "2.0", "id": request["id"], "result": {}}).to_string()
 }
 
 fn assert_answers(answer: &[u8], id: usize) {

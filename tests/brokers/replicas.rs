@@ -84,6 +84,16 @@ impl Replica {
     }
 }
 
+/// What a group of the name of a topic reads from it.
+fn group(topic: &str) -> Subscription {
+    Subscription {
+        topics: vec![TopicFilter::new(topic).unwrap()],
+        reading: Reading::Group(topic.into()),
+        budget_bytes: 16 << 20,
+        budget_messages: 4_096,
+    }
+}
+
 /// An agent that reads requests at once and answers them when the test permits it.
 struct Agent {
     bus: AnyTransport,
@@ -107,13 +117,7 @@ impl Agent {
             drops: AtomicUsize::new(0),
             is_let: watch::Sender::new(false),
         });
-        let subscription = Subscription {
-            topics: vec![TopicFilter::new(topic).unwrap()],
-            reading: Reading::Group(topic.into()),
-            budget_bytes: 16 << 20,
-            budget_messages: 4_096,
-        };
-        let mut consumer = agent.bus.subscribe(subscription).await.unwrap();
+        let mut consumer = agent.bus.subscribe(group(topic)).await.unwrap();
         within("the agent reads", consumer.assigned()).await;
         let mut tasks = JoinSet::new();
         let inside = Arc::clone(&agent);
@@ -1109,6 +1113,100 @@ async fn an_answer_that_another_replica_receives_reaches_its_caller() {
     agent.is_let.send_replace(true);
     let answer = within("the answer", called).await.unwrap();
     assert!(answer.contains(r#""echo":"call""#), "{answer}");
+    one.stop().await;
+    other.stop().await;
+}
+
+/// An agent that answers on a topic with `role: responses`: every replica reads it whole, and takes the parts of its own
+/// calls in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_on_a_topic_for_answers_reach_their_callers_in_order() {
+    const PARTS: usize = 20;
+    let Some(address) = named(Kind::Nats) else {
+        return;
+    };
+    let topic = unique("whole");
+    let nats = Nats::connect(NatsConfig::new([address.as_str()]));
+    let bus = AnyTransport::from(nats.await.unwrap());
+    let config = format!(
+        "
+transports: {{ nats: {{ type: nats, servers: ['{address}'] }} }}
+bindings: [{{ name: answers, transport: nats, topics: [{topic}.answers], role: responses, group: {topic}, dead_letter: {{ topic: {topic}.dead }} }}]
+default_route: [{{ transport: nats, topic: {topic} }}]
+calls: {{ reply_topic: {topic}.replies }}"
+    );
+    let (one, other) = (Running::start(&config).await, Running::start(&config).await);
+    let mut requests = bus.subscribe(group(&topic)).await.unwrap();
+    let answers = Address::topic(Topic::new(format!("{topic}.answers")).unwrap());
+    let http = Client::builder().no_proxy().build().unwrap();
+    for (call, bridge) in [&one, &other].into_iter().cycle().take(10).enumerate() {
+        let text = format!("call {call}");
+        let request = http.post(format!("{}/rpc/weather", bridge.door));
+        let request = request.json(&message("message/stream", &text));
+        let sent = request.header("accept", "text/event-stream").send();
+        let stream = tokio::spawn(async move { sent.await.unwrap().text().await.unwrap() });
+        let delivery = within("the request", requests.recv()).await.unwrap();
+        let body = delivery.message.body.as_ref().unwrap();
+        let id = serde_json::from_slice::<Value>(body).unwrap()["id"].clone();
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        let parts = (0..PARTS).map(|part| artifact(&text, &format!("part {part}."), part > 0));
+        for result in parts.chain([completed()]) {
+            let body = json!({ "jsonrpc": "2.0", "id": id, "result": result });
+            let sent = bus.send(&answers, Message::plain(body.to_string())).await;
+            sent.unwrap().await.unwrap();
+        }
+        let stream = within("the stream ends", stream).await.unwrap();
+        let places: Vec<Option<usize>> = (0..PARTS)
+            .map(|part| stream.find(&format!("part {part}.")))
+            .collect();
+        let are_complete = places.iter().all(Option::is_some);
+        assert!(are_complete && places.is_sorted(), "{stream}");
+        // The copies that the other replica forwards are ignored.
+        let is_once = |part| stream.matches(&format!("part {part}.")).count() == 1;
+        assert!((0..PARTS).all(is_once), "{stream}");
+    }
+    one.stop().await;
+    other.stop().await;
+}
+
+/// The configuration of one process does not have the topic on which the agent answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_reach_a_process_that_does_not_read_their_topic() {
+    let Some(address) = named(Kind::Nats) else {
+        return;
+    };
+    let topic = unique("unread");
+    let nats = Nats::connect(NatsConfig::new([address.as_str()]));
+    let bus = AnyTransport::from(nats.await.unwrap());
+    let without = format!(
+        "
+transports: {{ nats: {{ type: nats, servers: ['{address}'] }} }}
+default_route: [{{ transport: nats, topic: {topic} }}]
+calls: {{ reply_topic: {topic}.replies }}"
+    );
+    let with = format!(
+        "{without}
+bindings: [{{ name: answers, transport: nats, topics: [{topic}.answers], role: responses, group: {topic}, dead_letter: {{ topic: {topic}.dead }} }}]"
+    );
+    let (one, other) = (Running::start(&with).await, Running::start(&without).await);
+    let mut requests = bus.subscribe(group(&topic)).await.unwrap();
+    let answers = Address::topic(Topic::new(format!("{topic}.answers")).unwrap());
+    let http = Client::builder().no_proxy().build().unwrap();
+    for bridge in [&other, &one] {
+        let request = http.post(format!("{}/rpc/weather", bridge.door));
+        let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "echo", "params": {} });
+        let sent = request.json(&call).send();
+        let called = tokio::spawn(async move { sent.await.unwrap().text().await.unwrap() });
+        let delivery = within("the request", requests.recv()).await.unwrap();
+        let body = delivery.message.body.as_ref().unwrap();
+        let id = serde_json::from_slice::<Value>(body).unwrap()["id"].clone();
+        delivery.acknowledger.settle(Outcome::Settled).unwrap();
+        let body = json!({ "jsonrpc": "2.0", "id": id, "result": "the answer" });
+        let sent = bus.send(&answers, Message::plain(body.to_string())).await;
+        sent.unwrap().await.unwrap();
+        let answer = within("the answer", called).await.unwrap();
+        assert!(answer.contains("the answer"), "{answer}");
+    }
     one.stop().await;
     other.stop().await;
 }

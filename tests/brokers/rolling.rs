@@ -19,7 +19,7 @@ use tokio::time::{interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::path::serve;
-use crate::plain::{Plain, jetstream_of, nats_client, next, subscribed, unique};
+use crate::plain::{Plain, answer_to, jetstream_of, nats_client, next, subscribed, unique};
 
 /// How often the requesters send.
 const PACE: Duration = Duration::from_millis(10);
@@ -43,11 +43,6 @@ fn id_of(body: &[u8]) -> usize {
     let is_answer = body["result"].is_object();
     assert!(is_answer, "{body}");
     usize::try_from(body["id"].as_u64().unwrap()).unwrap()
-}
-
-fn answer_to(request: &[u8]) -> String {
-    let request: Value = serde_json::from_slice(request).unwrap();
-    json!({"jsonrpc": "2.0", "id": request["id"], "result": {}}).to_string()
 }
 
 /// An agent on NATS that takes a moment for each request.

@@ -266,3 +266,30 @@ workflows: {{ enabled: true, agents: [{{ id: reporter, operations: ['*'] }}] }}"
     assert!(codes.iter().all(|code| code == "stopped"), "{codes:?}");
     bridge.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_a_partition_that_does_not_exist_goes_to_another_one() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let plain = Plain::new(&kafka);
+    let (inbox, place) = (unique("workflows"), unique("answers"));
+    plain.create(&inbox, 1).await;
+    plain.create(&place, 1).await;
+    let (service, data) = (Service::open().await, tempfile::tempdir().unwrap());
+    let text = config(&kafka, &inbox, &place, &service, data.path());
+    let options = format!("run_as: reporter, reply_topics: ['{place}']");
+    let bridge = Running::start(&text.replace("run_as: reporter", &options)).await;
+    let answers = plain.read(&place, 1);
+    let headers = [
+        ("ce_replyto", Some(place.as_str())),
+        ("ce_replypartition", Some("99")),
+    ];
+    let lines = workflow("e-1", &[("order", service.post("/orders"))]);
+    plain.publish_with(&inbox, &headers, &lines).await;
+    let answer = within("the answer", next(&answers)).await;
+    assert!(is_answer(&answer), "{answer:?}");
+    let answer: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(answer["status"], "success", "{answer}");
+    bridge.stop().await;
+}

@@ -443,6 +443,7 @@ fn legacy_members_that_are_absent_give_no_attributes() {
     for payload in [
         r#"{"protocol":"A2A"}"#,
         r#"{"protocol":"A2A","messageType":null,"sourceAgent":null,"targetAgent":"b","metadata":{"correlationId":null}}"#,
+        r#"{"protocol":"A2A","sourceAgent":{"agentId":""},"metadata":{"correlationId":""}}"#,
     ] {
         check_all(
             payload,

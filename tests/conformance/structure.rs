@@ -75,6 +75,25 @@ fn functions_are_short() {
     );
 }
 
+/// Clippy finds functions of the standard library that are newer than the `rust-version` of Cargo.toml, but no syntax.
+/// `if let` in the guard of a match arm needs Rust 1.95.
+#[test]
+fn no_guard_of_a_match_arm_has_if_let() {
+    for name in CRATES {
+        for (module, text) in texts(name) {
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let flat = words.join(" ");
+            // The block of a statement opens before any arrow.
+            let is_guard = |rest: &&str| {
+                let block = rest.find(" {").unwrap_or(usize::MAX);
+                rest.find(" => ").is_some_and(|arrow| arrow < block)
+            };
+            let guard = flat.split("if let ").skip(1).find(is_guard);
+            assert_eq!(guard, None, "{name}::{}", module.join("::"));
+        }
+    }
+}
+
 #[test]
 fn lengths_are_counted() {
     let text = "\

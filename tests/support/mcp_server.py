@@ -148,6 +148,8 @@ def call(number, params):
         token, total = params["_meta"]["progressToken"], arguments.get("total", 2)
         for step in range(1, total + 1):
             progress = {"progressToken": token, "progress": step, "total": total}
+            if "pad" in arguments:
+                progress["message"] = "x" * arguments["pad"]
             say({"method": "notifications/progress", "params": progress})
         return text("done")
     if name == "grow":

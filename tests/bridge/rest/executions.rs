@@ -180,6 +180,7 @@ async fn the_same_workflow_runs_once_and_another_under_its_id_does_not() {
     let (status, error) = fetch(bridge.execute(&other)).await;
     assert_eq!(status, StatusCode::CONFLICT);
     assert_eq!(error["error"]["code"], "execution_id_conflict");
+    assert_eq!(error["error"]["type"], "ExecutionError");
     // Records outlive the process.
     let bridge = bridge.open_again().await;
     let again = answer(bridge.execute(&request)).await;

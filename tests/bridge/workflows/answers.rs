@@ -1,10 +1,10 @@
 //! The answers for every form of a workflow.
 
 use a2abus_transports::Message;
-use a2abus_transports::Transport as _;
 use serde_json::json;
 
-use super::{ReplyEvent, World, event, next, wait, workflow};
+use super::{ReplyEvent, World, event, wait, workflow};
+use crate::set_up::{next, read};
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -273,11 +273,7 @@ async fn permissions_are_those_of_the_agent_that_the_event_names() {
     world.send("1", &[method], &lines).await;
     assert_eq!(world.answer().await.data["status"], "success");
 
-    let mut others = world
-        .memory
-        .subscribe(super::group("agents.*", "others"))
-        .await
-        .unwrap();
+    let mut others = read(&world.memory, "agents.*").await;
     for (agent, kind) in [
         ("stranger", "PermissionError"),
         ("idler", "ValidationError"),

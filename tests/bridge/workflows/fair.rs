@@ -1,9 +1,9 @@
 //! The load of one agent does not affect the others.
 
-use a2abus_transports::Transport as _;
 use serde_json::json;
 
-use super::{ReplyEvent, World, group, next, wait, workflow};
+use super::{ReplyEvent, World, wait, workflow};
+use crate::set_up::{next, read};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 const ELEMENTS: usize = 5_000;
@@ -34,11 +34,7 @@ fn heavy(execution: &str) -> String {
 async fn heavy_workflows_of_one_agent_do_not_delay_another() {
     const HEAVY: usize = 32;
     let world = World::named().await;
-    let mut idler = world
-        .memory
-        .subscribe(group("agents.idler", "idler"))
-        .await
-        .unwrap();
+    let mut idler = read(&world.memory, "agents.idler").await;
     for number in 0..HEAVY {
         let execution = format!("heavy-{number}");
         world.send(&execution, &[EXECUTE], &heavy(&execution)).await;

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use a2abus_transports::{Message, Outcome, Transport as _};
+use a2abus_transports::{Message, Outcome};
 use serde_json::json;
 use tokio::task::yield_now;
 
 use super::stops::cancel_of;
 use super::{ReplyEvent, World, begin, define, publish, wait, workflow};
 use crate::delivery::Lines;
+use crate::set_up::{next, read};
 
 fn part(collaboration: &str, seq: Option<usize>, line: &str) -> Vec<(String, String)> {
     let is_begin = line.contains("beginExecution");
@@ -274,7 +275,16 @@ async fn a_workflow_with_a_line_that_cannot_be_read_is_refused_as_a_whole() {
             assert_eq!(dead_letter.body.unwrap(), lines);
         }
     }
-    until_settled(&world, 12).await;
+    // Also if it is the first.
+    let lines = format!("{{bad\n{post}\n{}", begin("e-first", &["post"]));
+    world.publish(Message::plain(lines.clone())).await;
+    let answer = world.answer().await;
+    assert_eq!(answer.data["execution_id"], "e-first");
+    let error = &answer.data["error"];
+    assert_eq!(error["code"], "invalid_json");
+    assert_eq!(error["details"]["errors"][0]["line"], 1, "{error}");
+    assert_eq!(world.dead_letter().await.body.unwrap(), lines);
+    until_settled(&world, 13).await;
     // Nothing of them is left that a later line could complete.
     let mut last = Message::plain(begin("e-0", &["post"]));
     last.headers.push("collaborationid", "e-0");
@@ -474,14 +484,10 @@ async fn ten_thousand_lone_lines_do_not_block_a_binding() {
     let answer = world.answer().await;
     assert_eq!(answer.data["status"], "success", "{answer:?}");
 
-    let mut others = world
-        .memory
-        .subscribe(super::group("agents.idler", "idler"))
-        .await
-        .unwrap();
+    let mut others = read(&world.memory, "agents.idler").await;
     // Of 256 that may wait one was not of these; the others are answered, the oldest first.
     for number in 0..LONE - 255 {
-        let answer = super::next(&mut others).await;
+        let answer = next(&mut others).await;
         if number == 0 {
             let answer = ReplyEvent::of(&answer);
             assert_eq!(answer.data["error"]["code"], "too_many_incomplete");

@@ -1,20 +1,16 @@
 //! Where answers and progress go, and where no request can make them go.
 
-use a2abus_transports::memory::Memory;
-use a2abus_transports::{Address, Consumer, Message, Topic, Transport as _};
-use serde_json::{Value, json};
+use a2abus_transports::{Address, Consumer, Message, Topic};
+use serde_json::json;
 
-use super::{INBOX, ReplyEvent, World, event, group, next, publish, wait, workflow};
+use super::{INBOX, ReplyEvent, World, event, publish, wait, workflow};
+use crate::set_up::{self, body, next, read};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 /// Makes a request that names an address for its answer, or for progress.
 type Naming = fn(&str) -> Message;
-
-async fn reads(memory: &Memory, topic: &str) -> Consumer {
-    memory.subscribe(group(topic, "test")).await.unwrap()
-}
 
 /// The replies, up to the answer.
 async fn reply_read(consumer: &mut Consumer) -> Vec<ReplyEvent> {
@@ -33,8 +29,7 @@ async fn request(world: &World, inbox: &str, message: Message) {
         reply_to: Some(Topic::new(inbox.to_owned()).unwrap()),
         ..Address::topic(Topic::new(INBOX.to_owned()).unwrap())
     };
-    let sent = world.memory.send(&address, message).await.unwrap();
-    sent.await.unwrap();
+    set_up::publish(&world.memory, &address, message).await;
 }
 
 fn lines(execution: &str) -> String {
@@ -50,7 +45,7 @@ fn call(execution: &str) -> String {
 #[tokio::test]
 async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
     let world = World::new().await;
-    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut inbox = read(&world.memory, "_INBOX.>").await;
     for execution in ["e-1", "e-2"] {
         request(&world, "_INBOX.me", Message::plain(lines(execution))).await;
         let reply = ReplyEvent::of(&next(&mut inbox).await);
@@ -68,7 +63,7 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
     let header = |name: &str| answer.headers.get(name).map(|value| &value[..]);
     assert_eq!(header("ce_collaborationid"), Some(&b"7"[..]));
     assert_eq!(header("ce_a2amethod"), None);
-    let reply: Value = serde_json::from_slice(answer.body.as_ref().unwrap()).unwrap();
+    let reply = body(&answer);
     assert_eq!(reply["id"], 7);
     assert_eq!(reply["result"]["status"], "success", "{reply}");
     world.end().await;
@@ -77,7 +72,7 @@ async fn a_requester_with_an_inbox_gets_the_result_as_its_only_reply() {
 #[tokio::test]
 async fn a_requester_that_sends_no_workflow_gets_the_reason_at_once() {
     let mut world = World::new().await;
-    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut inbox = read(&world.memory, "_INBOX.>").await;
     let other = [EXECUTE, ("targetagent", "weather")];
     let cases = [
         (Message::plain("hello"), "not_json"),
@@ -98,7 +93,7 @@ async fn a_requester_that_sends_no_workflow_gets_the_reason_at_once() {
     }
     let call = json!({"jsonrpc": "2.0", "id": 7, "method": "workflows/execute", "params": {"_agentId": "weather"}});
     request(&world, "_INBOX.me", Message::plain(call.to_string())).await;
-    let reply: Value = serde_json::from_slice(&next(&mut inbox).await.body.unwrap()).unwrap();
+    let reply = body(&next(&mut inbox).await);
     assert_eq!(
         (&reply["id"], reply["error"].is_object()),
         (&json!(7), true)
@@ -119,7 +114,7 @@ async fn a_requester_that_sends_no_workflow_gets_the_reason_at_once() {
 #[tokio::test]
 async fn a_record_with_a_reply_topic_is_answered_once_there() {
     let world = World::with("run_as: reporter, reply_topics: ['inbox.*']", "").await;
-    let mut inbox = reads(&world.memory, "inbox.7").await;
+    let mut inbox = read(&world.memory, "inbox.7").await;
     let attributes = [EXECUTE, ("replyto", "inbox.7"), ("callid", "call-7")];
     let mut message = event("1", &attributes, &lines("e-1"));
     message.headers.put("traceparent", TRACE);
@@ -153,9 +148,9 @@ async fn a_call_that_is_answered_by_the_routes_gets_only_its_response() {
 #[tokio::test]
 async fn progress_goes_to_the_address_in_the_request() {
     let world = World::with("run_as: reporter, reply_topics: [desk, news]", "").await;
-    let mut desk = reads(&world.memory, "desk").await;
-    let mut progress = reads(&world.memory, "news").await;
-    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut desk = read(&world.memory, "desk").await;
+    let mut progress = read(&world.memory, "news").await;
+    let mut inbox = read(&world.memory, "_INBOX.>").await;
 
     let places = [EXECUTE, ("replyto", "desk"), ("progressto", "news")];
     world.publish(event("1", &places, &lines("e-1"))).await;
@@ -198,7 +193,7 @@ async fn progress_goes_to_the_address_in_the_request() {
 #[tokio::test]
 async fn the_reason_goes_to_the_address_in_the_headers_of_lines_that_cannot_be_read() {
     let mut world = World::with("run_as: reporter, reply_topics: [desk]", "").await;
-    let mut desk = reads(&world.memory, "desk").await;
+    let mut desk = read(&world.memory, "desk").await;
     for prefix in ["", "ce_", "ce-"] {
         for (body, reason) in [("hello", "not_json"), (r#"{"a":1}"#, "unknown")] {
             let mut message = Message::plain(body);
@@ -219,7 +214,7 @@ async fn the_reason_goes_to_the_address_in_the_headers_of_lines_that_cannot_be_r
 #[tokio::test]
 async fn only_plain_lines_name_an_address_in_a_header_without_a_prefix() {
     let mut world = World::with("run_as: reporter, reply_topics: [desk]", "").await;
-    let mut desk = reads(&world.memory, "desk").await;
+    let mut desk = read(&world.memory, "desk").await;
     let events = [
         (
             r#"{"specversion":"2.0","id":"1","source":"/s","type":"t"}"#,
@@ -245,8 +240,8 @@ async fn only_plain_lines_name_an_address_in_a_header_without_a_prefix() {
 #[tokio::test]
 async fn progress_has_a_topic_of_the_binding() {
     let world = World::with("run_as: reporter, progress: news", "").await;
-    let mut progress = reads(&world.memory, "news").await;
-    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut progress = read(&world.memory, "news").await;
+    let mut inbox = read(&world.memory, "_INBOX.>").await;
     request(&world, "_INBOX.me", Message::plain(lines("e-1"))).await;
     assert_eq!(
         ReplyEvent::of(&next(&mut progress).await).ty,
@@ -279,7 +274,7 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
         }),
     ];
     for victim in ["agents.weather", "dead", "_INBOX.you", "__consumer_offsets"] {
-        let mut reader = reads(&world.memory, victim).await;
+        let mut reader = read(&world.memory, victim).await;
         for (how, message) in named {
             world.publish(message(victim)).await;
             let dlq_message = world.dead_letter().await;
@@ -317,7 +312,7 @@ async fn a_request_cannot_choose_where_the_bridge_publishes() {
 #[tokio::test]
 async fn the_inbox_of_a_requester_gets_the_refusal_of_the_reply_address() {
     let mut world = World::new().await;
-    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut inbox = read(&world.memory, "_INBOX.>").await;
     let message = event(
         "1",
         &[EXECUTE, ("replyto", "agents.weather")],
@@ -337,7 +332,7 @@ async fn the_inbox_of_a_requester_gets_the_refusal_of_the_reply_address() {
 #[tokio::test]
 async fn a_batch_that_would_repeat_its_headers_too_often_is_one_refusal() {
     let mut world = World::new().await;
-    let mut inbox = reads(&world.memory, "_INBOX.>").await;
+    let mut inbox = read(&world.memory, "_INBOX.>").await;
     let mut message = Message::plain(format!("[{}]", vec!["1"; 1_000].join(",")));
     message.headers.put("x-large", "h".repeat(10_000));
     request(&world, "_INBOX.me", message).await;

@@ -3,12 +3,13 @@
 use std::num::NonZeroUsize;
 
 use a2abus_transports::memory::{Memory, MemoryConfig};
-use a2abus_transports::{TopicFilter, Transport as _, TransportErrorKind as Kind};
+use a2abus_transports::{TopicFilter, TransportErrorKind as Kind};
 use support::battery::within;
 use support::service::Service;
 use tokio::task::yield_now;
 
-use super::{ReplyEvent, World, event, group, next, wait, workflow};
+use super::{ReplyEvent, World, event, wait, workflow};
+use crate::set_up::{next, read};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 
@@ -28,8 +29,7 @@ async fn a_reply_topic_that_the_bus_refuses_stops_no_other_request() {
     ] {
         let mut world = World::with("run_as: reporter, reply_topics: ['inbox.*']", "").await;
         world.memory.set_refused(topic("inbox.bad"), Some(kind));
-        let inbox = world.memory.subscribe(group("inbox.good", "test"));
-        let mut inbox = inbox.await.unwrap();
+        let mut inbox = read(&world.memory, "inbox.good").await;
         for (execution, reply_to) in [("e-1", "inbox.bad"), ("e-2", "inbox.good")] {
             let lines = workflow(execution, &[("w", wait(1))]);
             let attributes = [EXECUTE, ("replyto", reply_to)];

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use a2abus_executor::{Client, ClientOptions, Environment, MemoryStore, SystemClock, SystemRandom};
 use a2abus_transports::Message;
-use a2abus_transports::Transport as _;
 use a2abus_transports::memory::Memory;
 use serde_json::json;
 use support::battery::within;
 use support::service::Service;
 
-use super::{ROUTES, ReplyEvent, World, configuration, event, next, wait, workflow};
+use super::{ROUTES, ReplyEvent, World, configuration, event, wait, workflow};
+use crate::set_up::{next, read};
 
 const EXECUTE: (&str, &str) = ("a2amethod", "workflows/execute");
 
@@ -170,10 +170,10 @@ async fn a_workflow_that_comes_again_while_it_runs_runs_once() {
     // Another workflow under its name is refused.
     let other = workflow("e-1", &[("w", wait(1))]);
     world.send("2", &[EXECUTE], &other).await;
-    assert_eq!(
-        world.answer().await.data["error"]["code"],
-        "execution_id_conflict"
-    );
+    let refused = world.answer().await;
+    let error = &refused.data["error"];
+    assert_eq!(error["code"], "execution_id_conflict");
+    assert_eq!(error["type"], "ExecutionError");
     world.end().await;
 }
 
@@ -216,11 +216,7 @@ async fn more_than_an_agent_may_run_wait_for_their_turn() {
     }
     world.service.until_held(AT_A_TIME).await;
     // Another agent has turns of its own, and is served while the others wait.
-    let mut others = world
-        .memory
-        .subscribe(super::group("agents.idler", "idler"))
-        .await
-        .unwrap();
+    let mut others = read(&world.memory, "agents.idler").await;
     world
         .send(
             "x",
