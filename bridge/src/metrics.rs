@@ -638,7 +638,7 @@ const PAUSED_PARTITIONS: Definition = Definition {
     name: "a2abus_paused_partitions",
     unit: "partitions",
     labels: &["binding"],
-    help: "Kafka partitions that are not read because of their own records: a request waits for its answer and holds back too many later records, or none of its records can be delivered and they fill its share of the budget.",
+    help: "Kafka partitions that are not read because of their own records: a request waits for its answer and holds back too many later records, or its records fill its share of the budget and none of them is settled, because a destination accepts none or their work is slow.",
 };
 const PUBLISHED: Definition = Definition {
     name: "a2abus_published_total",

@@ -8,7 +8,8 @@
 //! of one lane (a Kafka partition) go to the same one, which publishes them in order. A message is routed when its
 //! worker reads it. The deadline of a request in it starts then, even if its lane is held. While copies use too much
 //! memory, further messages wait unread ([`Unread`]). A lane whose message cannot be published is held and retries,
-//! while the other lanes continue ([`crate::bus::delivery`] has the rules). A message is settled after each of its
+//! while the other lanes continue ([`crate::bus::delivery`] has the rules). Copies of a request for destinations that do
+//! not answer hold no lane: they wait beside it. A message is settled after each of its
 //! copies, or its dead letter, is confirmed; a request on core NATS may remain unconfirmed. The budget of the
 //! subscription limits how much is held.
 //!
@@ -225,7 +226,7 @@ impl Pipeline {
         let in_progress = || InProgress::new(&self.intake.metrics.in_flight);
         let original = Original {
             _counted: (!is_shared).then(in_progress),
-            _weight: self.copies.hold(&message, &routed.copies),
+            weight: self.copies.hold(&message, &routed.copies),
             message,
             topic,
             origin,

@@ -61,6 +61,8 @@ const FIRST_ATTEMPTS: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
+/// The state of a bus that was not up before.
+const NOT_CONNECTED: &str = "not connected";
 /// How long a bus may be down before the calls fail whose answer is a single message, and new ones. If it comes back
 /// sooner, the answer probably arrives.
 const INTERRUPTION: Duration = Duration::from_secs(1);
@@ -223,7 +225,7 @@ impl Process {
                         "more causes of a transport that is not connected",
                     ),
                     self.log
-                        .limit(Level::INFO, "a transport connected more often"),
+                        .limit(Level::INFO, "more connections of a transport"),
                 ),
                 self.order.rest.clone(),
             ));
@@ -703,8 +705,10 @@ async fn watch_health(
             Health::Connecting(cause) | Health::Down(cause) => {
                 match now {
                     Health::Connecting(_) => tracing::info!(%transport, "{cause}"),
-                    _ if before.as_ref().is_some_and(Health::is_up) => down(transport, cause, &log),
-                    _ => still_down(transport, cause, &log),
+                    _ if before.as_ref().is_some_and(Health::is_up) => {
+                        log_down(transport, cause, &log, "down");
+                    }
+                    _ => log_down(transport, cause, &log, NOT_CONNECTED),
                 }
                 bus.metrics.up.set(0);
                 readiness.set(condition.as_str(), Err(cause.to_string()));
@@ -737,18 +741,12 @@ async fn remind(transport: &Text, health: &Health, log: &LogLimit) {
     };
     loop {
         tokio::time::sleep(REMIND_EVERY).await;
-        still_down(transport, cause, log);
+        log_down(transport, cause, log, NOT_CONNECTED);
     }
 }
 
-fn down(transport: &Text, cause: &Text, log: &LogLimit) {
+fn log_down(transport: &Text, cause: &Text, log: &LogLimit, state: &str) {
     if let Some(suppressed) = log.allow() {
-        tracing::warn!(%transport, %cause, suppressed, "the transport is down: reconnecting");
-    }
-}
-
-fn still_down(transport: &Text, cause: &Text, log: &LogLimit) {
-    if let Some(suppressed) = log.allow() {
-        tracing::warn!(%transport, %cause, suppressed, "the transport is not connected: reconnecting");
+        tracing::warn!(%transport, %cause, suppressed, "the transport is {state}: reconnecting");
     }
 }

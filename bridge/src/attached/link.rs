@@ -207,6 +207,8 @@ const MIN_ABANDONED: usize = 64;
 const REMEMBERED: usize = 256;
 /// How many elicitations of one call are remembered, to pass on the messages that report their end.
 const ELICITATIONS: usize = 64;
+/// The longest id of an elicitation that is remembered, in bytes.
+const ELICITATION_ID: usize = 256;
 /// How long the messages of a program wait for room in the queue of one call.
 const STALL: Duration = Duration::from_secs(5);
 
@@ -664,7 +666,8 @@ impl Link {
             id: id.get().into(),
         };
         open.questions.insert(shown, question);
-        if let Some(elicitation) = message.params().elicitation {
+        let elicitation = message.params().elicitation;
+        if let Some(elicitation) = elicitation.filter(|it| it.get().len() <= ELICITATION_ID) {
             open.note_elicitation(number, elicitation);
         }
         Ok(())

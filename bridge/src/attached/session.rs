@@ -185,7 +185,8 @@ impl Session {
 }
 
 /// Why a session is not opened: the server refused `initialize` with this status. A server that has only the transport
-/// of 2024-11-05, which the bridge does not use, answers 404 or 405. Source: MCP 2025-11-25, "Transports", "Backwards compatibility".
+/// of 2024-11-05, which the bridge does not use, answers 404 or 405. Source: MCP 2025-11-25, "Transports", "Backwards
+/// compatibility".
 fn unanswered(status: StatusCode) -> String {
     let cure = match status {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {

@@ -42,7 +42,8 @@ pub struct Outgoing {
     pub call: Option<Text>,
     /// Whether a caller waits for the answer.
     pub is_awaited: bool,
-    /// Whether it is a copy of an awaited request, for a destination that does not answer. It must not delay calls.
+    /// Whether it is a copy of an awaited request for a destination that does not answer, or the dead letter of such a
+    /// copy. It must not delay calls.
     pub is_beside: bool,
     /// The time in its `expirytime` attribute, after which it is no longer wanted.
     pub expires: Option<SystemTime>,

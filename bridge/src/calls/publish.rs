@@ -100,7 +100,8 @@ impl Calls {
     }
 
     /// Publishes the copy of a notification with this index. The first one is for the destination that would answer a
-    /// request. As for a request, the outage of a bus that gets another copy does not concern the sender.
+    /// request. As for a request, the outage of a bus that gets another copy does not concern the sender, unless that bus
+    /// has the copy already and has not confirmed it.
     async fn publish_one(
         &self,
         (index, copy): (usize, &Outgoing),

@@ -162,18 +162,19 @@ impl Write for StandardError {
     }
 }
 
-/// The clients whose lines are hidden, and the directive for that. The NATS client logs every attempt to connect without
-/// the cause. A Kafka consumer that lost its place in the group logs that it cannot be closed.
+/// The clients of which lines are hidden unless the filter names them, and the directive for that. The NATS client logs
+/// every attempt to connect without the cause. A Kafka consumer that lost its place in the group logs that it cannot be
+/// closed.
 const HIDDEN: [(&str, &str); 2] = [
     ("async_nats", "async_nats=off"),
     ("rdkafka", "rdkafka::consumer::base_consumer=off"),
 ];
 
-/// The levels at which these clients log nothing, unless the filter names them.
+/// The levels of a filter that does not ask for these lines.
 const WITHOUT_CLIENTS: [&str; 3] = ["info", "warn", "error"];
 
 /// Parses a filter and adds directives. The changes made by a reload are always logged, unless the filter names their
-/// target or turns logging off. The clients are silent, because the bridge logs each failure once with its cause.
+/// target or turns logging off. Lines of clients are hidden where the bridge logs the failure itself, with its cause.
 fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
     let mut filter = EnvFilter::try_new(text)?;
     let is_quiet = |part: &str| {

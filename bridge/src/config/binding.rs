@@ -32,8 +32,9 @@ pub struct BindingConfig {
     /// group only decides which replica makes a dead letter, or sends a copy to a process that does not have this
     /// binding.
     ///
-    /// Wrong: after you change it, a Kafka binding reads its topics again from the start. If other software uses the
-    /// same group, each gets only part of the messages.
+    /// Wrong: a new group, at the first start or after you change the name, reads a Kafka topic from its oldest record:
+    /// on a topic that is in use, the bridge then routes all of its history. If other software uses the same group,
+    /// each gets only part of the messages.
     #[serde(default = "default_group")]
     pub group: Name,
     /// The JetStream stream to read from (NATS only, with `durable`). Without it the subjects are read with core NATS,
@@ -215,7 +216,8 @@ pub struct DeadLetterConfig {
     /// Kafka the bridge creates a missing topic when it starts, with one partition and the broker's default retention
     /// and replicas.
     ///
-    /// Wrong: while the topic cannot be written, the binding is paused; no dead letter is dropped.
+    /// Wrong: while the topic cannot be written, the binding is paused, and no dead letter is dropped. A binding that
+    /// reads core NATS does not wait, and loses them.
     #[serde(default = "default_dead_letter_topic")]
     pub topic: AsText<Topic>,
     /// The transport, if it is not the binding's own.

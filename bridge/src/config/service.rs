@@ -219,8 +219,9 @@ pub struct LimitsConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
     /// What to log: levels by module, such as `info,a2abus_bridge=debug`. The access log is `a2abus::access`, with one
-    /// INFO line per request; `info,a2abus::access=off` switches it off. Log lines of the NATS client are hidden,
-    /// because they repeat those of the bridge; `info,async_nats=info` shows them.
+    /// INFO line per request; `info,a2abus::access=off` switches it off. Log lines of the NATS client,
+    /// and those of the Kafka client about consumers that it cannot close, are hidden, because the bridge logs the cause
+    /// itself; `info,async_nats=info` and `info,rdkafka=info` show them.
     pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,

@@ -76,9 +76,13 @@ impl CopiesInHand {
     }
 
     /// Counts what the copies of a message use beyond the message, which the budget of the subscription counts.
-    pub(super) fn hold(&self, message: &Message, copies: &[Outgoing]) -> Weight {
+    pub(super) fn hold<'a>(
+        &self,
+        message: &Message,
+        copies: impl IntoIterator<Item = &'a Outgoing>,
+    ) -> Weight {
         let (mut bytes, mut last) = (0, message.body.as_ref());
-        for copy in copies.iter().map(|copy| &copy.message) {
+        for Outgoing { message: copy, .. } in copies {
             let own = copy.body.as_ref();
             let own = own.filter(|body| {
                 let mut known = [message.body.as_ref(), last].into_iter().flatten();

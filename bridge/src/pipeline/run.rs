@@ -46,8 +46,8 @@ struct BindingLane {
     /// The messages in flight after the first, which is in [`Run::unconfirmed`].
     in_flight: VecDeque<InFlight>,
     order: Lane<Received, Unconfirmed>,
-    /// The messages with copies beside a request, by number; set while such copies are all that they wait for. These are
-    /// sent again in this order, after all older ones are decided, and do not hold the lane.
+    /// The messages with copies beside a request, by number: `None` until a message waits for nothing else. They are sent
+    /// again in this order, each after all older ones are decided, and do not hold the lane.
     beside: BTreeMap<u64, Option<Unconfirmed>>,
     /// Set while a task sends such copies again.
     sending_beside: Option<SendingBeside>,
@@ -163,11 +163,10 @@ impl<'p> Run<'p> {
         }
         let is_current = match done {
             Done::Beside(sent) => {
-                let is_current = sent.iter().all(|sent| sent.original.is_current());
                 for message in sent {
                     entry.settle_or_queue(message, pipeline);
                 }
-                is_current
+                true
             }
             Done::Sent(in_flight) => {
                 let is_current = in_flight.original.is_current();
@@ -417,12 +416,16 @@ impl BindingLane {
     }
 
     /// Settles a message if all its copies are confirmed. Otherwise it waits for its copies beside a request.
-    fn settle_or_queue(&mut self, message: Unconfirmed, pipeline: &Pipeline) {
+    fn settle_or_queue(&mut self, mut message: Unconfirmed, pipeline: &Pipeline) {
         if message.copies.is_empty() {
             self.end_beside(message.number);
             pipeline.settle(message.original);
         } else {
             self.signals.beside_waits.store(true, Ordering::Relaxed);
+            // The others are confirmed.
+            let left = message.copies.iter().map(|(copy, _)| copy);
+            let weight = pipeline.copies.hold(&message.original.message, left);
+            message.original.weight = weight;
             self.beside.insert(message.number, Some(message));
         }
     }

@@ -97,7 +97,8 @@ enum SendResult {
     Failed(TransportError),
 }
 
-/// A copy that has to be sent again. Without a holder, its destination has not failed: it waits for an earlier message.
+/// A copy that has to be sent again. Without a holder, its destination has not failed: it waits for an earlier message
+/// or, beside a request, for its bus.
 pub(super) type HeldCopy = (Outgoing, Option<Holder>);
 
 /// A message with copies that have to be sent again.
@@ -243,7 +244,7 @@ impl Pipeline {
     }
 
     /// Sends the copies of messages that wait only for copies beside a request: those of the first message until they
-    /// are confirmed, and then the others without waiting in between, until one fails.
+    /// are confirmed, and then the others, more and more at once, until one fails.
     pub(super) async fn recover_beside(
         &self,
         lane: u32,
@@ -252,37 +253,37 @@ impl Pipeline {
     ) -> (u32, Done) {
         let copies = mem::take(&mut first.copies);
         self.until_all_confirmed(copies, &first.original).await;
-        let (mut done, mut sent, signals) = (vec![first], Vec::new(), Signals::default());
-        let mut rest = rest.into_iter();
-        for Unconfirmed {
-            number,
-            copies,
-            original,
-        } in rest.by_ref()
-        {
-            // There may be many, and other lanes have their turn too.
-            consume_budget().await;
-            let mut in_flight = InFlight::new(lane, number, Vec::new(), original);
-            self.publish(copies.into_iter(), &mut in_flight, &signals)
-                .await;
-            let has_failed = in_flight.has_failed_copy();
-            sent.push(in_flight);
-            if has_failed {
+        let (mut done, signals) = (vec![first], Signals::default());
+        // A full topic would refuse all but the first again and again.
+        let (mut rest, mut at_once) = (rest.into_iter(), 1);
+        loop {
+            let mut sent = Vec::new();
+            for message in rest.by_ref().take(at_once) {
+                // There may be many, and other lanes have their turn too.
+                consume_budget().await;
+                let (number, copies) = (message.number, message.copies.into_iter());
+                let mut in_flight = InFlight::new(lane, number, Vec::new(), message.original);
+                self.publish(copies, &mut in_flight, &signals).await;
+                let has_failed = in_flight.has_failed_copy();
+                sent.push(in_flight);
+                if has_failed {
+                    break;
+                }
+            }
+            let mut are_confirmed = !sent.is_empty();
+            for in_flight in sent {
+                let decided = self.confirm(in_flight).await;
+                are_confirmed &= decided.again.is_empty();
+                done.push(Unconfirmed {
+                    number: decided.number,
+                    copies: decided.again,
+                    original: decided.original,
+                });
+            }
+            if !are_confirmed {
                 break;
             }
-        }
-        for in_flight in sent {
-            let Decided {
-                number,
-                again: copies,
-                original,
-                ..
-            } = self.confirm(in_flight).await;
-            done.push(Unconfirmed {
-                number,
-                copies,
-                original,
-            });
+            at_once *= 2;
         }
         done.extend(rest);
         (lane, Done::Beside(done))
@@ -319,7 +320,8 @@ impl Pipeline {
 
     /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
-        if has_moved(copy, original) {
+        // A copy that is still wanted is left to the next reader with its message.
+        if has_moved(copy, original) || self.is_wanted(copy) {
             // If this replica has read the request again, that one waits for the answer to this one, and gets the
             // error.
             if let Some(call) = copy.awaited_call() {
@@ -390,7 +392,7 @@ impl Pipeline {
     }
 
     /// Whether a copy has failed, as far as is known, and has to be sent again before later messages. Copies beside a
-    /// request have not.
+    /// request never have to.
     pub(super) fn holds(&self, in_flight: &InFlight) -> bool {
         let is_hold = |copy: &Outgoing, error: &TransportError| {
             self.publisher.failure_action(copy, error) == FailureAction::Hold
@@ -573,13 +575,17 @@ impl Pipeline {
             self.intake.dead_letters.dropped(&of, "reply_undeliverable");
             return Some(error);
         }
-        let body = copy.unit.map(|unit| unit.bytes);
-        Some(self.intake.dead_letters.dead_letter(&of, body, &reason))
+        let (is_beside, body) = (copy.is_beside, copy.unit.map(|unit| unit.bytes));
+        let dead_letter = self.intake.dead_letters.dead_letter(&of, body, &reason);
+        Some(Outgoing {
+            is_beside,
+            ..dead_letter
+        })
     }
 }
 
-/// Whether another reader sends a copy, because its partition has moved. Copies beside a request are sent by whoever has
-/// sent the request.
+/// Whether another reader sends a copy, because its partition has moved. Copies beside a request are sent here too: if
+/// this process reads the request again, it sends none. If another one does, they arrive twice.
 fn has_moved(copy: &Outgoing, original: &Original) -> bool {
     !copy.is_beside && !original.is_current()
 }

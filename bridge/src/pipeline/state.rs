@@ -74,7 +74,7 @@ pub(super) struct Original {
     pub(super) settlement: Settlement,
     /// Counts it, unless its shares do.
     pub(super) _counted: Option<InProgress>,
-    pub(super) _weight: Weight,
+    pub(super) weight: Weight,
 }
 
 /// Counts a message as in progress until it is dropped.

@@ -171,7 +171,7 @@ impl Runner {
                             "too many records were read after a request that is still unanswered"
                         }
                         PauseCause::Blocked => {
-                            "its messages use the budget, and wait for a destination that accepts none; partitions that do not wait for it are read"
+                            "its messages use its share of the budget, and none of them has been settled for seconds: they wait for a destination that accepts none, or their work is slow; other partitions are read unless they wait too"
                         }
                     };
                     tracing::warn!(binding = %name, partition = %paused.partition, suppressed, "paused a partition: {why}");

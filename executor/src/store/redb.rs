@@ -217,18 +217,19 @@ fn open(path: &Path) -> Result<Database, OpenError> {
     Ok(database)
 }
 
-/// Opens the file of a database, or creates it. Only its owner can read and write it.
+/// Opens the file of a database, or creates it. If this process may change that, only its owner can read and write it.
 ///
 /// A new file gets its name when it is complete. So a process that is killed while it creates one, or that finds the
-/// disk full, leaves no file that cannot be opened.
+/// disk full, leaves nothing under this name that cannot be opened; at most a file `.new-…` beside it, which nobody
+/// reads.
 ///
 /// # Errors
 /// [`DatabaseError::DatabaseAlreadyOpen`] if another process has opened it; otherwise the error of the disk.
 pub fn open_database(path: &Path, cache_bytes: usize) -> Result<Database, DatabaseError> {
-    let file = match owned_file(path) {
+    let file = match existing_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             create(path)?;
-            owned_file(path)
+            existing_file(path)
         }
         opened => opened,
     };
@@ -271,10 +272,10 @@ fn of_disk(error: io::Error) -> DatabaseError {
     StorageError::from(error).into()
 }
 
-/// The file, readable and writable by its owner alone.
-fn owned_file(path: &Path) -> io::Result<File> {
+/// Opens a file that exists.
+fn existing_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
-    // Only its owner may change that. A file of another owner is used as it is.
+    // Fails if this user may use the file but does not own it.
     drop(file.set_permissions(fs::Permissions::from_mode(0o600)));
     Ok(file)
 }

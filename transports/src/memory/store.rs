@@ -478,21 +478,22 @@ impl State {
         message: &Message,
         size: usize,
     ) -> Result<LaneKey, TransportError> {
-        let largest = self
-            .config
-            .max_message_bytes
-            .min(self.config.capacity_bytes)
-            .get();
+        let (most, capacity) = (
+            self.config.max_message_bytes.get(),
+            self.config.capacity_bytes.get(),
+        );
         let content = message.content_bytes();
         // A message that takes more memory than the topic has would wait forever for room.
-        if content > largest || size > self.config.capacity_bytes.get() {
-            let is_configured = largest == self.config.max_message_bytes.get();
-            let by = match content > largest && is_configured {
-                true => "max_message_bytes of its transport",
-                false => "with what it takes in memory",
+        if content > most || size > capacity {
+            let (largest, limit) = match content > most {
+                true => (most, "max_message_bytes of its transport"),
+                false => (
+                    capacity,
+                    "its memory, of which a message takes more than its content",
+                ),
             };
             let limit = format!(
-                "with its {} headers it is larger than the {largest} bytes that the memory topic {} takes ({by})",
+                "with its {} headers it is larger than the {largest} bytes that the memory topic {} takes ({limit})",
                 message.headers.len(),
                 to.topic
             );

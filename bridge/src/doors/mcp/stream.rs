@@ -157,7 +157,7 @@ impl ResumableStream {
         &mut self,
         parts: &mut (impl Stream<Item = Result<Part, CallError>> + Send + Unpin),
     ) -> Option<Result<Part, Failure>> {
-        let cancelled = |message: &str| Failure::new(Reason::Cancelled, message.to_owned());
+        let cancelled = |message: &'static str| Failure::new(Reason::Cancelled, message);
         loop {
             if self.is_unanswerable {
                 let message = "the client has disconnected, so nobody can answer a question of the agent: the request is cancelled";
