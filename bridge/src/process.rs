@@ -61,7 +61,7 @@ const FIRST_ATTEMPTS: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// How often the log repeats that a bus is down.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
-/// The state of a bus that was not up before.
+/// The state of a bus that is not up, and was not just before.
 const NOT_CONNECTED: &str = "not connected";
 /// How long a bus may be down before the calls fail whose answer is a single message, and new ones. If it comes back
 /// sooner, the answer probably arrives.

@@ -320,7 +320,8 @@ impl Pipeline {
 
     /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
-        // A copy that is still wanted is left to the next reader with its message.
+        // A copy that is still wanted is left to the next reader with its message. If that is this replica, and the
+        // request was not sent yet, nobody sends it: the requester gets an error.
         if has_moved(copy, original) || self.is_wanted(copy) {
             // If this replica has read the request again, that one waits for the answer to this one, and gets the
             // error.
