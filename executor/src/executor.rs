@@ -5,6 +5,7 @@ mod request;
 mod running;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use a2abus_models::a2e_workflow::operation::Storage;
@@ -29,7 +30,7 @@ use crate::record::{Record, Status};
 use crate::shared::{Limits, Shared};
 use crate::store::{FileStore, Storages, StoredValue};
 use execution::{Inner, Start};
-use running::{Admission, Running};
+use running::{Admission, Running, Slot};
 
 /// Validates and executes workflows, for any number of agents. Cheap to clone.
 ///
@@ -138,15 +139,9 @@ impl Executor {
         }
         let max = shared.limits.max_concurrent;
         let limit = (!request.is_cancelled).then_some(max);
-        let slot = match self.0.running.admit(agent.id(), &id, &digest, limit) {
-            Admission::Slot(slot) => slot,
-            Admission::Running(ended) => return Ok(self.follow(agent, id, Some(ended))),
-            Admission::Conflict => return Err(Refusal::Conflict(id)),
-            Admission::Full(refusal) => {
-                // A finished execution does not count as concurrent.
-                let existing = self.existing(agent, &id, &digest).await?;
-                return existing.ok_or(refusal);
-            }
+        let slot = match self.slot(agent, &id, &digest, limit).await? {
+            ControlFlow::Continue(slot) => slot,
+            ControlFlow::Break(same) => return Ok(same),
         };
         match self.load_final(agent, &id, &digest).await? {
             Some(StoredState::Ended(record)) => {
@@ -176,6 +171,40 @@ impl Executor {
         Ok(existing.unwrap_or_else(|| self.follow(agent, id, None)))
     }
 
+    /// The slot of an execution, or the execution itself if it already runs or has ended. `limit` is the maximum number
+    /// of concurrent executions of the agent.
+    async fn slot(
+        &self,
+        agent: &Agent,
+        id: &Text,
+        digest: &Text,
+        limit: Option<usize>,
+    ) -> Result<ControlFlow<Started, Slot>, Refusal> {
+        loop {
+            match self.0.running.admit(agent.id(), id, digest, limit) {
+                Admission::Slot(slot) => return Ok(ControlFlow::Continue(slot)),
+                Admission::Running(ended) => {
+                    let same = self.follow(agent, id.clone(), Some(ended));
+                    return Ok(ControlFlow::Break(same));
+                }
+                Admission::Conflict(mut holder) => {
+                    holder.mark_unchanged();
+                    if let Some(same) = self.existing(agent, id, digest).await? {
+                        return Ok(ControlFlow::Break(same));
+                    }
+                    // The stored record is that of this workflow, so the holder is about to be refused, which drops the
+                    // sender. Or that record has just expired, and the holder stores its own. Both end this wait.
+                    let _: Result<(), _> = holder.changed().await;
+                }
+                Admission::Full(refusal) => {
+                    // A finished execution does not count as concurrent.
+                    let same = self.existing(agent, id, digest).await?;
+                    return same.map(ControlFlow::Break).ok_or(refusal);
+                }
+            }
+        }
+    }
+
     /// The id of an execution: that of the workflow, or else that of the request.
     fn id_of(&self, workflow: &Workflow, request: &Request) -> Text {
         let named = workflow.execution_id.as_ref();
@@ -198,23 +227,27 @@ impl Executor {
     }
 
     /// The running execution or the final record under this id, if it has the same workflow. Changes nothing, because
-    /// only the holder of a slot may.
+    /// only the holder of a slot may. A different workflow with the slot is a conflict, unless the stored record shows
+    /// that this workflow has the id: the other one has the slot only until it has read that record.
     async fn existing(
         &self,
         agent: &Agent,
         id: &Text,
         digest: &Text,
     ) -> Result<Option<Started>, Refusal> {
-        match self.0.running.find(agent.id(), id, digest) {
+        let is_held = match self.0.running.find(agent.id(), id, digest) {
             Some(Admission::Running(ended)) => {
                 return Ok(Some(self.follow(agent, id.clone(), Some(ended))));
             }
-            Some(Admission::Conflict) => return Err(Refusal::Conflict(id.clone())),
-            _ => {}
-        }
+            Some(Admission::Conflict(_)) => true,
+            _ => false,
+        };
         let stored = self.load_stored(agent, id).await?;
         let Some(stored) = stored.filter(|stored| !self.has_expired(&stored.record)) else {
-            return Ok(None);
+            return match is_held {
+                true => Err(Refusal::Conflict(id.clone())),
+                false => Ok(None),
+            };
         };
         if stored.digest != *digest {
             return Err(Refusal::Conflict(id.clone()));

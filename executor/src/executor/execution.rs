@@ -155,6 +155,7 @@ impl Execution {
         if !begun.map_err(|error| not_begun(error, agent, &start.execution_id))? {
             return Ok(None);
         }
+        slot.note_begun();
         let reported = Arc::new(Mutex::new(VecDeque::new()));
         let queue = Arc::clone(&reported);
         let (trace, is_reduced) = (slot.trace.clone(), Arc::clone(&slot.is_reduced));

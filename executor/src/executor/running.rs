@@ -48,7 +48,9 @@ pub(super) struct Slot {
 pub(super) enum Admission {
     Slot(Slot),
     Running(watch::Receiver<Option<Arc<Record>>>),
-    Conflict,
+    /// Another workflow has the slot, until the sender of this receiver is dropped. The receiver also notices when the
+    /// record of that workflow is stored.
+    Conflict(watch::Receiver<Option<Arc<Record>>>),
     /// The agent has too many executions that run, or that have ended and are not recorded.
     Full(Refusal),
 }
@@ -177,7 +179,7 @@ impl Entry {
     /// The result for another request with the same id.
     fn admission(&self, digest: &Text) -> Admission {
         if self.digest != *digest {
-            return Admission::Conflict;
+            return Admission::Conflict(self.ended.clone());
         }
         Admission::Running(self.ended.clone())
     }
@@ -194,6 +196,11 @@ impl Slot {
     /// Whether it was cancelled because the process stops.
     pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the requests with another workflow: they find its record now.
+    pub(super) fn note_begun(&self) {
+        self.ended.send_modify(|_| {});
     }
 
     /// Gives the record to all waiting requests, and to those that come until the slot is dropped.

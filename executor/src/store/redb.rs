@@ -1,5 +1,6 @@
 //! A store in one file on disk.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Bound;
@@ -65,6 +66,8 @@ struct State {
 /// The size of the cache of the file in memory.
 const CACHE_BYTES: usize = 32 << 20;
 const READERS: usize = 8;
+/// How many random characters end the name of a file that is not complete yet.
+const RANDOM: usize = 6;
 const TABLES: [Table; 3] = [Table::Local, Table::Executions, Table::Summaries];
 /// How long the store waits after a disk failure.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -220,40 +223,82 @@ fn open(path: &Path) -> Result<Database, OpenError> {
 /// Opens the file of a database, or creates it. If this process may change that, only its owner can read and write it.
 ///
 /// A new file gets its name when it is complete. So a process that is killed while it creates one, or that finds the
-/// disk full, leaves nothing under this name that cannot be opened; at most a file `.new-…` beside it, which nobody
-/// reads.
+/// disk full, leaves nothing under this name that cannot be opened; at most a file `.new-NAME-…` beside it, which the
+/// next process that opens the file removes.
 ///
 /// # Errors
 /// [`DatabaseError::DatabaseAlreadyOpen`] if another process has opened it; otherwise the error of the disk.
 pub fn open_database(path: &Path, cache_bytes: usize) -> Result<Database, DatabaseError> {
     let file = match existing_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            create(path)?;
+            match create(path) {
+                // Another process was faster, and may have removed the new file of this one.
+                Err(_) if path.exists() => {}
+                created => created?,
+            }
             existing_file(path)
         }
         opened => opened,
     };
-    let file = file.map_err(of_disk)?;
-    Builder::new().set_cache_size(cache_bytes).create_file(file)
+    let file = file.map_err(|error| of_disk(with_link(path, error)))?;
+    let database = Builder::new()
+        .set_cache_size(cache_bytes)
+        .create_file(file)?;
+    remove_unfinished(path);
+    Ok(database)
 }
 
 fn create(path: &Path) -> Result<(), DatabaseError> {
-    let path = &target(path);
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
+    let place = &target(path);
+    let (directory, prefix) = unfinished(place);
     let mut new = tempfile::Builder::new();
-    let new = new.prefix(".new-").tempfile_in(directory);
-    let new = new.map_err(of_disk)?;
+    let new = new.prefix(&prefix).rand_bytes(RANDOM);
+    let new = new.tempfile_in(directory);
+    let new = new.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => of_disk(with_link(path, error)),
+        _ => of_disk(error),
+    })?;
     drop(Builder::new().create_file(new.reopen().map_err(of_disk)?)?);
-    match new.persist_noclobber(path) {
-        Ok(_) => {
-            // Not every file system can do that.
-            drop(File::open(directory).and_then(|directory| directory.sync_all()));
-            Ok(())
+    new.persist_noclobber(place)
+        .map_err(|error| of_disk(error.error))?;
+    // Not every file system can do that.
+    drop(File::open(directory).and_then(|directory| directory.sync_all()));
+    Ok(())
+}
+
+/// The directory of a file that is not complete yet, and the beginning of its name.
+fn unfinished(path: &Path) -> (&Path, OsString) {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let mut prefix = OsString::from(".new-");
+    prefix.push(path.file_name().unwrap_or_default());
+    prefix.push("-");
+    (directory.unwrap_or(Path::new(".")), prefix)
+}
+
+/// Removes what killed processes have left of a file that this process has now opened. A process that is still creating
+/// it is too late, and will find this one.
+fn remove_unfinished(path: &Path) {
+    let place = target(path);
+    let (directory, prefix) = unfinished(&place);
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let random = name
+            .as_encoded_bytes()
+            .strip_prefix(prefix.as_encoded_bytes());
+        // The name of another file may begin with the same characters.
+        if random.is_none_or(|random| random.len() != RANDOM) {
+            continue;
         }
-        // Another process was faster.
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(of_disk(error.error)),
+        let left = entry.path();
+        match fs::remove_file(&left) {
+            Ok(()) => {
+                tracing::info!(file = %left.display(), "removed an unfinished file that a killed process had left");
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(file = %left.display(), %error, "cannot remove an unfinished file that a killed process has left: remove it yourself");
+            }
+        }
     }
 }
 
@@ -272,8 +317,34 @@ fn of_disk(error: io::Error) -> DatabaseError {
     StorageError::from(error).into()
 }
 
+/// Says so if the path is a symbolic link that leads to no file. Other errors have a cure of their own: whoever removed
+/// the link to a file that cannot be read would start without its contents.
+fn with_link(path: &Path, error: io::Error) -> io::Error {
+    let may_be_file = match fs::metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    };
+    match path.is_symlink() && !may_be_file {
+        true => io::Error::other(format!(
+            "it is a symbolic link whose target cannot be used ({error}): correct or remove the link"
+        )),
+        false => error,
+    }
+}
+
 /// Opens a file that exists.
 fn existing_file(path: &Path) -> io::Result<File> {
+    // Opening a pipe or a device could have an effect.
+    let kind = fs::metadata(path)?.file_type();
+    if !kind.is_file() {
+        let what = match kind.is_dir() {
+            true => "a directory",
+            false => "a pipe, a socket or a device",
+        };
+        return Err(io::Error::other(format!(
+            "it is {what}, not a file: move it away, or choose another place"
+        )));
+    }
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     // Fails if this user may use the file but does not own it.
     drop(file.set_permissions(fs::Permissions::from_mode(0o600)));
@@ -554,6 +625,69 @@ mod tests {
         std::os::unix::fs::symlink("disk/file", path("other")).unwrap();
         drop(open_database(&path("link"), CACHE_BYTES).unwrap());
         assert!(path("disk/file").is_file() && path("link").is_symlink());
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_of_a_new_file_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let left = [".new-file-A1b2C3", ".new-file-d4E5f6"];
+        let others = [".new-file-b-A1b2C3", ".new-other-A1b2C3", ".new-A1b2C3"];
+        for name in left.iter().chain(&others) {
+            fs::write(path(name), "").unwrap();
+        }
+        let open = open_database(&path("file"), CACHE_BYTES).unwrap();
+        assert!(left.iter().all(|name| !path(name).exists()));
+        assert!(others.iter().all(|name| path(name).exists()));
+        // A process that cannot open it removes nothing.
+        fs::write(path(left[0]), "").unwrap();
+        assert!(open_database(&path("file"), CACHE_BYTES).is_err());
+        assert!(path(left[0]).exists());
+        drop(open);
+        drop(open_database(&path("file"), CACHE_BYTES).unwrap());
+        assert!(!path(left[0]).exists());
+    }
+
+    #[test]
+    fn several_that_create_a_file_at_once_all_find_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for number in 0..20 {
+            let path = directory.path().join(number.to_string());
+            let opened = std::thread::scope(|scope| {
+                let each = [(); 4].map(|()| scope.spawn(|| open_database(&path, CACHE_BYTES)));
+                each.map(|opened| opened.join().unwrap())
+            });
+            for opened in &opened {
+                let is_used = matches!(opened, Err(DatabaseError::DatabaseAlreadyOpen));
+                assert!(opened.is_ok() || is_used, "{:?}", opened.as_ref().err());
+            }
+            assert!(opened.iter().any(Result::is_ok));
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 20);
+    }
+
+    #[test]
+    fn the_error_of_a_path_without_a_file_names_the_cause_and_the_cure() {
+        use std::os::unix::fs::symlink;
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("directory")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        symlink("circle", path("circle")).unwrap();
+        symlink("missing/file", path("dangling")).unwrap();
+        symlink("directory", path("link")).unwrap();
+        let (move_away, correct) = ("move it away", "correct or remove the link");
+        for (name, expected) in [
+            ("directory", ["it is a directory", move_away]),
+            ("socket", ["it is a pipe, a socket or a device", move_away]),
+            ("circle", ["a symbolic link", correct]),
+            ("dangling", ["missing", correct]),
+            ("link", ["a directory", correct]),
+        ] {
+            let refused = open_database(&path(name), CACHE_BYTES).unwrap_err();
+            let text = refused.to_string();
+            assert!(expected.iter().all(|part| text.contains(*part)), "{text}");
+        }
     }
 
     /// A process that is killed meanwhile leaves no file that cannot be opened.

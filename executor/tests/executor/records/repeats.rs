@@ -4,13 +4,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use a2abus_executor::{Executor, Json, Options, Record, Refusal, Request, Started, Status};
-use futures_util::StreamExt as _;
+use a2abus_executor::{
+    Agent, Change, Executor, Json, MemoryStore, Options, Record, Refusal, Request, Started, Status,
+    Store, StoreError, Table, VirtualClock,
+};
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, join};
+use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::sync::Semaphore;
 
 use super::{
-    GET, POST, Silent, WAIT, World, agent, begin_as, begun, finished, named, record_of, request,
-    run, silent, workflow,
+    GET, POST, Silent, WAIT, World, agent, begin_as, begun, executor_on, finished, named,
+    record_of, request, run, silent, workflow,
 };
+
+type Executing<'a> = BoxFuture<'a, Result<Started, Refusal>>;
+
+/// A store whose reads of records wait for permits.
+struct Gated {
+    store: MemoryStore,
+    gate: Semaphore,
+}
+
+impl Store for Gated {
+    fn get<'a>(
+        &'a self,
+        table: Table,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Bytes>, StoreError>> {
+        Box::pin(async move {
+            if table == Table::Executions {
+                self.gate.acquire().await.unwrap().forget();
+            }
+            self.store.get(table, key).await
+        })
+    }
+
+    fn write(&self, changes: Vec<Change>) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.store.write(changes)
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        prefix: &'a str,
+        after: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<(String, Bytes)>, StoreError>> {
+        self.store.scan(table, prefix, after, most)
+    }
+}
 
 #[tokio::test]
 async fn an_execution_that_ends_on_another_replica_while_its_record_is_read_is_not_interrupted() {
@@ -131,6 +174,81 @@ async fn the_same_request_is_answered_from_its_record_and_another_is_refused() {
     let request = request(workflow(&[WAIT]));
     let other = executor.execute(&world.agent, request).await;
     assert!(matches!(other, Err(Refusal::Conflict(id)) if id == "e"));
+}
+
+/// A request of another workflow and one of the same, with the same id. Both have looked for the execution, and neither
+/// has read its record.
+fn both_read<'a>(
+    executor: &'a Executor,
+    agent: &'a Arc<Agent>,
+    store: &Gated,
+) -> (Executing<'a>, Executing<'a>) {
+    store.gate.forget_permits(99);
+    let workflows = [&[WAIT, WAIT][..], &[WAIT]];
+    let [other, again] = workflows.map(|operations| {
+        let request = request(workflow(operations));
+        let mut executing: Executing<'_> = Box::pin(executor.execute(agent, request));
+        assert!((&mut executing).now_or_never().is_none(), "it reads");
+        executing
+    });
+    store.gate.add_permits(99);
+    (other, again)
+}
+
+#[tokio::test]
+async fn a_request_keeps_its_id_while_another_with_the_same_id_is_being_refused() {
+    for has_ended in [true, false] {
+        let (agent, silent) = (agent("a"), silent());
+        let store = Arc::new(Gated {
+            store: MemoryStore::default(),
+            gate: Semaphore::new(99),
+        });
+        let clock = VirtualClock::default();
+        let executor = executor_on(clock, silent, Arc::clone(&store), Options::default());
+        let first = begun(begin_as(&executor, &agent, workflow(&[WAIT])).await);
+        match has_ended {
+            true => assert_eq!(first.finish().await.status(), Status::Success),
+            false => drop(first),
+        }
+
+        let (other, again) = both_read(&executor, &agent, &store);
+        let (again, other) = join(again, other).await;
+        match again {
+            Ok(Started::Finished(record)) if has_ended => {
+                assert_eq!(record.status(), Status::Success);
+            }
+            // It was abandoned, so it runs again.
+            Ok(Started::New(execution)) if !has_ended => drop(execution),
+            again => panic!("{again:?}"),
+        }
+        assert!(matches!(other, Err(Refusal::Conflict(id)) if id == "e"));
+    }
+}
+
+#[tokio::test]
+async fn a_request_does_not_wait_for_the_end_of_another_workflow_that_got_its_expired_id() {
+    let (agent, silent) = (agent("a"), silent());
+    let store = Arc::new(Gated {
+        store: MemoryStore::default(),
+        gate: Semaphore::new(99),
+    });
+    let clock = VirtualClock::default();
+    let executor = executor_on(
+        clock.clone(),
+        silent,
+        Arc::clone(&store),
+        Options::default(),
+    );
+    drop(begun(begin_as(&executor, &agent, workflow(&[WAIT])).await));
+
+    let (other, mut again) = both_read(&executor, &agent, &store);
+    // The record is its own, so the other one will be refused; but the record expires first.
+    assert!((&mut again).now_or_never().is_none(), "it waits");
+    clock.advance(Duration::from_secs(25 * 3_600));
+    let execution = begun(other.await.unwrap());
+    let refused = again.now_or_never().expect("it waits for the execution");
+    assert!(matches!(refused, Err(Refusal::Conflict(id)) if id == "e"));
+    drop(execution);
 }
 
 #[tokio::test]
