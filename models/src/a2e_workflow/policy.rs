@@ -96,9 +96,12 @@ impl Policy {
     /// # Errors
     /// Why it may not be called.
     pub fn check_target(&self, target: &Target) -> Result<(), Refusal> {
-        if let Some(why) = target.forbidden(&self.apis.bases) {
+        let bases = &self.apis.bases;
+        // Another path of the host of an HTTP base is not forbidden, but only the base permits HTTP.
+        let is_safe = target.is_encrypted() || target.is_within(bases);
+        if let Some(why) = target.forbidden(bases) {
             Err(Refusal::Forbidden(why))
-        } else if self.apis.permit(target) {
+        } else if is_safe && self.apis.permit(target) {
             Ok(())
         } else {
             Err(Refusal::NotPermitted)

@@ -43,7 +43,7 @@ pub enum TargetError {
     #[error("braces in a URL hold a path that begins with /workflow/")]
     Brace,
     /// A missing or malformed scheme or host.
-    #[error("a URL begins with a scheme and a host")]
+    #[error("a URL begins with a scheme and a valid host, maybe with a port")]
     NotAbsolute,
     /// A value in the scheme or the authority.
     #[error("a template may only follow the host and its slash")]
@@ -186,14 +186,20 @@ impl Target {
         self.url.host_str()
     }
 
+    /// Whether a call of it uses TLS.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.url.scheme() == "https"
+    }
+
     /// Scheme, host and port, as the key of a cache or a quota.
     #[must_use]
     pub fn origin(&self) -> String {
         self.url.origin().ascii_serialization()
     }
 
-    /// Why the rules forbid it for every agent; `None` if they do not. Source: docs/protocols/a2e-workflows.md §7,
-    /// SSRF.
+    /// Why the rules forbid it for every agent; `None` if they do not. Another HTTP path of a registered origin is not
+    /// forbidden, but only a base permits HTTP: check that, too. Source: docs/protocols/a2e-workflows.md §7, SSRF.
     #[must_use]
     pub fn forbidden(&self, registered: &[ApiBase]) -> Option<Forbidden> {
         let has_origin = |base: &ApiBase| base.has_origin_of(self);

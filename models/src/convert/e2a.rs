@@ -5,18 +5,19 @@ use std::borrow::Cow;
 use super::conversion::{Conversion, ConvertContext, ConvertError};
 use crate::e2a::{
     A2aSendMessage, AcpOptions, AcpRequest, AgentRequest, AgentResponse, AgentResponseChunk,
-    Caller, E2aContext, E2aEnvelope, E2aError, E2aResponse, Fold, FoldLimits, FoldStep, Folded,
-    Form, RecordOptions, Reply, ServerPush, Trust, a2a_message_to_prompt, build_fallback_e2a,
-    build_server_push_wire, classify, e2a_from_agent_fields, e2a_response_to_a2a_stream_payload,
-    e2a_response_to_acp_jsonrpc_response, e2a_to_agent_request, encode_agent_chunk_for_wire,
-    encode_agent_response_for_wire, encode_failure_agent_chunk, encode_failure_agent_response,
-    encode_json_parse_error_wire, envelope_from_a2a_send_message, envelope_from_acp_jsonrpc,
-    envelope_from_jsonrpc_request, envelope_to_acp_jsonrpc_call, falsy_object,
-    is_e2a_response_wire_dict, merge_params_to_acp_prompt, parse_agent_server_wire_chunk,
-    parse_agent_server_wire_unary, reply_for, text_of,
+    Caller, E2aContext, E2aEnvelope, E2aError, E2aErrorKind, E2aResponse, Fold, FoldLimits,
+    FoldStep, Folded, Form, RecordOptions, Reply, ServerPush, Trust, a2a_message_to_prompt,
+    build_fallback_e2a, build_server_push_wire, classify, e2a_from_agent_fields,
+    e2a_response_to_a2a_stream_payload, e2a_response_to_acp_jsonrpc_response, e2a_to_agent_request,
+    encode_agent_chunk_for_wire, encode_agent_response_for_wire, encode_failure_agent_chunk,
+    encode_failure_agent_response, encode_json_parse_error_wire, envelope_from_a2a_send_message,
+    envelope_from_acp_jsonrpc, envelope_from_jsonrpc_request, envelope_to_acp_jsonrpc_call,
+    falsy_object, is_e2a_response_wire_dict, merge_params_to_acp_prompt,
+    parse_agent_server_wire_chunk, parse_agent_server_wire_unary, reply_for, text_of,
 };
 use crate::json::{Json, Object};
-use a2abus_plugin::Text;
+use a2abus_plugin::{DecodeErrorKind, Family, Hint, Limits, Text, decode};
+use bytes::Bytes;
 
 type Converted = Result<Json, ConvertError>;
 
@@ -40,12 +41,12 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     Conversion {
         name: "response_normalize",
         about: "an E2A record -> the record with every member",
-        run: |input, _| Ok(record_json(&E2aResponse::parse(input)?)),
+        run: |input, _| Ok(record_json(&record(input)?)),
     },
     Conversion {
         name: "response_compact",
         about: "an E2A record -> the record without empty members",
-        run: |input, _| Ok(E2aResponse::parse(input)?.to_object(Form::Compact).into()),
+        run: |input, _| Ok(record(input)?.to_object(Form::Compact).into()),
     },
     Conversion {
         name: "merge_params_to_acp_prompt",
@@ -96,18 +97,12 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     Conversion {
         name: "e2a_response_to_acp_jsonrpc_response",
         about: "an E2A record -> a JSON-RPC response, or null",
-        run: |input, _| {
-            let record = E2aResponse::parse(input)?;
-            Ok(e2a_response_to_acp_jsonrpc_response(&record).into())
-        },
+        run: |input, _| Ok(e2a_response_to_acp_jsonrpc_response(&record(input)?).into()),
     },
     Conversion {
         name: "e2a_response_to_a2a_stream_payload",
         about: "an E2A record -> the event of an A2A stream, or null",
-        run: |input, _| {
-            let record = E2aResponse::parse(input)?;
-            Ok(e2a_response_to_a2a_stream_payload(&record).into())
-        },
+        run: |input, _| Ok(e2a_response_to_a2a_stream_payload(&record(input)?).into()),
     },
     Conversion {
         name: "is_e2a_response_wire_dict",
@@ -168,12 +163,20 @@ pub(super) const CONVERSIONS: &[Conversion] = &[
     Conversion {
         name: "e2a_from_agent_fields",
         about: "a legacy request -> an E2A request",
-        run: |input, _| Ok(full(&e2a_from_agent_fields(&AgentRequest::parse(input)?)?)),
+        run: |input, _| {
+            let expected = "a legacy request";
+            refuse_answer(input, expected)?;
+            if is_filled(input, &["method"]) && !is_filled(input, &["req_method"]) {
+                return Err(other_shape(expected, "an E2A request"));
+            }
+            Ok(full(&e2a_from_agent_fields(&AgentRequest::parse(input)?)?))
+        },
     },
     Conversion {
         name: "e2a_to_agent_request",
         about: "an E2A request of a trusted peer -> a legacy request",
         run: |input, _| {
+            refuse_answer(input, "an E2A request")?;
             let envelope = E2aEnvelope::parse(input, Trust::Trusted)?;
             Ok(e2a_to_agent_request(&envelope)?.to_object().into())
         },
@@ -204,10 +207,111 @@ impl From<E2aError> for ConvertError {
     fn from(error: E2aError) -> Self {
         Self {
             kind: error.kind.as_str(),
-            message: Cow::Owned(error.to_string()),
+            message: Cow::Owned(format!("{error}: {}", error.kind.meaning())),
             field: error.field,
         }
     }
+}
+
+/// A message of another kind than the conversion reads, which would lose its members.
+fn other_shape(expected: &str, found: &str) -> ConvertError {
+    let kind = E2aErrorKind::UnrecognizedShape.as_str();
+    ConvertError {
+        kind,
+        field: Text::default(),
+        message: format!("{kind}: expected {expected}, but this is {found}").into(),
+    }
+}
+
+/// Refuses a message of another family. Source: docs/protocols/e2a.md §9, S4.
+fn refuse_other_family(input: &Json, expected: &str) -> Result<(), ConvertError> {
+    if input.as_object().is_none() {
+        // Its parser reports that.
+        return Ok(());
+    }
+    if input.get("jsonrpc").is_some() {
+        return Err(other_shape(expected, "a JSON-RPC message"));
+    }
+    let mut limits = Limits::default();
+    // Its parser has a limit.
+    limits.max_bytes = usize::MAX;
+    limits.max_members = u32::MAX;
+    let outline = Bytes::from(outline(input).to_string());
+    let family = match decode(&outline, &Hint::default(), &limits).into_only() {
+        Ok(Ok(unit)) => Some(unit.detection.family),
+        Ok(Err(refused)) => match refused.sender {
+            Some(sender) => Some(sender.family),
+            None if input.get("specversion").is_some() => Some(Family::CloudEvent),
+            None if refused.error.kind() == DecodeErrorKind::Unknown => None,
+            // The only family left whose refused messages have no sender.
+            None => Some(Family::A2eWorkflow),
+        },
+        Err(_) => None,
+    };
+    let found = match family {
+        None | Some(Family::E2a) => return Ok(()),
+        Some(Family::JsonRpc) => "a JSON-RPC message",
+        Some(Family::CloudEvent) => "a CloudEvent",
+        Some(Family::Legacy) => "a legacy A2A message",
+        Some(Family::A2eMessage) => "an A2E message",
+        Some(Family::A2eWorkflow) => "a line of an A2E workflow",
+    };
+    Err(other_shape(expected, found))
+}
+
+/// The value with empty objects, empty arrays and short strings as members: enough to detect its family, however large
+/// it is.
+fn outline(input: &Json) -> Json {
+    /// Longer than every string that decides.
+    const MAX_STRING_BYTES: usize = 256;
+    let members = input.as_object().into_iter().flat_map(Object::iter);
+    Json::object(members.map(|(name, value)| {
+        let value = match value {
+            Json::Object(_) => Json::from(Object::new()),
+            Json::Array(_) => Json::from(Vec::<Json>::new()),
+            Json::String(text) if text.len() > MAX_STRING_BYTES => Json::from("long"),
+            other => other.clone(),
+        };
+        (name.clone(), value)
+    }))
+}
+
+/// Whether one of the members is present, and neither null nor empty.
+fn is_filled(input: &Json, names: &[&str]) -> bool {
+    names.iter().any(|name| {
+        let value = input.get(name);
+        value.is_some_and(|value| !value.is_null() && value.as_str() != Some(""))
+    })
+}
+
+/// Refuses a message of another family, and an answer in place of a request.
+fn refuse_answer(input: &Json, expected: &str) -> Result<(), ConvertError> {
+    refuse_other_family(input, expected)?;
+    if is_filled(input, &["response_kind"]) {
+        return Err(other_shape(expected, "an E2A record"));
+    }
+    let is_request = is_filled(input, &["method", "req_method", "params"]);
+    if !is_request && is_filled(input, &["ok", "is_complete"]) {
+        return Err(other_shape(expected, "a legacy answer"));
+    }
+    Ok(())
+}
+
+/// An E2A record. A message without a kind is one unless it is a request or a legacy answer.
+fn record(input: &Json) -> Result<E2aResponse, ConvertError> {
+    let expected = "an E2A record";
+    refuse_other_family(input, expected)?;
+    let record = E2aResponse::parse(input)?;
+    if !record.response_kind.is_empty() {
+        return Ok(record);
+    }
+    if is_filled(input, &["method", "req_method"]) {
+        return Err(other_shape(expected, "an E2A request"));
+    }
+    if is_filled(input, &["ok", "is_complete"]) {
+        return Err(other_shape(expected, "a legacy answer"));
+    }
+    Ok(record)
 }
 
 fn bad_input(field: &'static str, message: &'static str) -> ConvertError {
@@ -254,6 +358,7 @@ fn borrowed(context: &ConvertContext) -> E2aContext<'_> {
 }
 
 fn envelope(input: &Json) -> Result<E2aEnvelope, ConvertError> {
+    refuse_answer(input, "an E2A request")?;
     Ok(E2aEnvelope::parse(input, Trust::Untrusted)?)
 }
 

@@ -45,6 +45,30 @@ pub struct E2aError {
     pub field: Text,
 }
 
+impl E2aErrorKind {
+    /// The cause, and the cure where the name does not tell it.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Self::NotAnObject => "expected a JSON object",
+            Self::BadType => "the member is missing, or has the wrong type",
+            Self::BadValue => "the member has a value that is not allowed",
+            Self::OutOfRange => "the number or time is out of range",
+            Self::UnsupportedVersion => "protocol_version must be \"1\" or \"1.\" and digits",
+            Self::MissingVersion => "a record must have protocol_version",
+            Self::MissingId => {
+                "the request has no id to answer: give it a jsonrpc_id or a request_id"
+            }
+            Self::MissingMethod => "the request has no method",
+            Self::UnsupportedKind => "this response_kind has no equivalent in the legacy shapes",
+            Self::UnrecognizedShape => "expected an E2A record or a legacy answer",
+            Self::FallbackEnvelope => {
+                "the request only carries another one that its sender could not normalise"
+            }
+            Self::DuplicateMember => "the member occurs twice: send it once",
+        }
+    }
+}
+
 impl E2aError {
     pub(crate) fn new(kind: E2aErrorKind, field: impl Into<Text>) -> Self {
         Self {

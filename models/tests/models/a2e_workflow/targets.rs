@@ -116,6 +116,21 @@ fn a_registered_base_permits_only_itself() {
 }
 
 #[test]
+fn only_a_base_permits_http() {
+    for bases in [
+        &["*", "http://api.example.com/v1"][..],
+        &["http://api.example.com/v1"],
+    ] {
+        let own = policy(bases);
+        let check = |url: &str| own.check_target(&Target::parse(url).unwrap());
+        assert_eq!(check("http://api.example.com/v1/x"), Ok(()));
+        for url in ["http://api.example.com/v2", "http://api.example.com/"] {
+            assert_eq!(check(url), Err(Refusal::NotPermitted), "{url}");
+        }
+    }
+}
+
+#[test]
 fn no_encoded_dots_lead_out_of_the_path_of_a_base() {
     let base = "https://api.example.com/users";
     let mut own = policy(&[base]);

@@ -1,10 +1,11 @@
 //! How requests and records are read. Source: docs/protocols/e2a.md §2 to §5 and §9.
 
+use a2abus_models::Json;
 use a2abus_models::e2a::{
     E2aEnvelope, E2aErrorKind, E2aResponse, Form, Trust, check_version, strip_internal_keys,
 };
 
-use super::{check, check_error, check_members, convert, json};
+use super::{check, check_error, check_members, convert, json, run};
 
 #[test]
 fn the_compact_form_matches_the_document() {
@@ -144,6 +145,87 @@ fn wrong_types_are_refused_by_their_path() {
     }
     // A member that decides nothing may be repeated, as anywhere in JSON.
     check_members("envelope_normalize", r#"{"x":1,"x":2}"#, "{}");
+}
+
+/// Their members would be lost.
+#[test]
+fn messages_of_other_families_are_refused() {
+    let rpc = r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{}}"#;
+    let a2e = r#"{"type":"tool/call/req","id":"1","version":"1.0","ts":1,"tool_name":"ls"}"#;
+    let legacy = r#"{"protocol":"A2A","messageType":"REQUEST","payload":{}}"#;
+    let event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{}}"#;
+    let record = r#"{"protocol_version":"1.0","request_id":"r","response_kind":"e2a.chunk","body":{"delta":"x"}}"#;
+    let request = r#"{"protocol_version":"1.0","request_id":"r","method":"m","params":{}}"#;
+    let answer = r#"{"request_id":"r","channel_id":"c","ok":true,"payload":{"a":1}}"#;
+    let chunk = r#"{"request_id":"r","channel_id":"c","is_complete":false,"payload":{"a":1}}"#;
+    let older = r#"{"request_id":"r","channel_id":"c","req_method":"m","params":{}}"#;
+    for name in [
+        "envelope_normalize",
+        "envelope_compact",
+        "envelope_to_acp_jsonrpc_call",
+        "e2a_to_agent_request",
+    ] {
+        for other in [rpc, a2e, legacy, event, record, answer, chunk] {
+            check_error(name, other, "unrecognized_shape");
+        }
+        assert!(convert(name, request).is_ok(), "{name}");
+    }
+    for name in ["response_normalize", "e2a_response_to_acp_jsonrpc_response"] {
+        for other in [rpc, a2e, legacy, event, request, answer] {
+            check_error(name, other, "unrecognized_shape");
+        }
+        assert!(convert(name, record).is_ok(), "{name}");
+    }
+    let name = "e2a_from_agent_fields";
+    for other in [rpc, a2e, legacy, event, record, answer, chunk, request] {
+        check_error(name, other, "unrecognized_shape");
+    }
+    assert!(convert(name, older).is_ok());
+    let refused = run("envelope_normalize", &json(rpc)).unwrap_err();
+    assert_eq!(
+        refused.message,
+        "unrecognized_shape: expected an E2A request, but this is a JSON-RPC message"
+    );
+}
+
+#[test]
+fn messages_of_other_families_are_refused_if_they_are_invalid_or_large() {
+    let names = [
+        "envelope_normalize",
+        "response_normalize",
+        "e2a_from_agent_fields",
+    ];
+    let of = |found: &str, input: &Json| {
+        for name in names {
+            let refused = run(name, input).unwrap_err();
+            assert!(refused.message.ends_with(found), "{name}: {refused}");
+        }
+    };
+    for event in [
+        r#"{"specversion":"0.3","id":"1","source":"/s","type":"t","data":{}}"#,
+        r#"{"specversion":1.0,"id":"1","source":"/s","type":"t","data":{}}"#,
+        r#"{"specversion":"1.0","id":"","source":"/s","type":"t","data":{}}"#,
+        r#"{"specversion":"1.0","source":"/s","type":"t","data":{}}"#,
+        r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","Bad":1}"#,
+    ] {
+        of("a CloudEvent", &json(event));
+    }
+    for line in [
+        r#"{"beginExecution":{}}"#,
+        r#"{"operationUpdate":{"executionId":"e","operations":[]}}"#,
+        r#"{"type":"beginExecution"}"#,
+    ] {
+        of("a line of an A2E workflow", &json(line));
+    }
+    let large = |text: &str| {
+        let mut message = json(text).as_object().unwrap().clone();
+        message.insert("payload", "x".repeat(2 << 20));
+        Json::Object(message)
+    };
+    let legacy = large(r#"{"protocol":"A2A","messageType":"REQUEST"}"#);
+    of("a legacy A2A message", &legacy);
+    let request = large(r#"{"protocol_version":"1.0","request_id":"r","method":"m","params":{}}"#);
+    assert!(run("envelope_normalize", &request).is_ok());
 }
 
 #[test]
