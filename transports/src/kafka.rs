@@ -451,11 +451,14 @@ impl Transport for Kafka {
             Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {}
             other => return other.map(drop),
         }
-        self.create_topic(topic, Some(partitions.max(1)), None, &BTreeMap::new())
+        let partitions = partitions.max(1);
+        self.create_topic(topic, Some(partitions), None, &BTreeMap::new())
             .await?;
         let partitions = self
             .look_up_with(topic, REQUEST_TIMEOUT, Leaders::Awaited)
             .await?;
+        let count = partitions.ids.len();
+        tracing::info!(%topic, partitions = count, "the topic was missing, and exists now");
         self.wait_for_leaders(topic, partitions.ids).await
     }
 

@@ -152,7 +152,7 @@ pub enum Reading {
     /// starting at the earliest message that is kept.
     Group(Text),
     /// The same, for work that may be done twice, but not late: on Kafka, the group notices after 10 s at most that a
-    /// member has died.
+    /// member has died, and after 5 s that a topic has new partitions.
     PromptGroup(Text),
     /// A durable JetStream consumer of that name on that stream, at least once. NATS only.
     Durable {

@@ -74,12 +74,14 @@ pub struct KafkaConfig {
     #[serde(default)]
     pub compression: Compression,
 
-    /// How long the group waits for a silent member before it gives its partitions to others. It must be within the
-    /// broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`. When partitions move, messages in
-    /// progress have half of `session_timeout` to settle, at most 60 s. The group `REPLY_TOPIC.forward`, which forwards
-    /// answers, uses at most 10 s, unless the broker requires more.
+    /// How long the group waits for a silent member before it gives its partitions to others.
     ///
-    /// Wrong: too short: partitions move under load.
+    /// - It must be within the broker's `group.min.session.timeout.ms` and `group.max.session.timeout.ms`.
+    /// - When partitions move, messages in progress have half of `session_timeout` to settle, at most 60 s.
+    /// - The group `REPLY_TOPIC.forward`, which forwards answers, uses at most 10 s, unless the broker requires more.
+    ///
+    /// Wrong: too short: partitions move under load. Too long: messages in the partitions of a process that died wait
+    /// that long.
     #[serde(default = "default_session_timeout", with = "crate::human_duration")]
     #[schemars(with = "String", extend("format" = "duration", "bounds" = ["1s", "30m"]))]
     pub session_timeout: Duration,

@@ -62,13 +62,15 @@ const MAX_REVOCATION: Duration = Duration::from_secs(60);
 /// The longest session of a member whose work must not wait long for another one. Well above the 6 s that brokers
 /// accept at least by default, and three heartbeats long.
 const PROMPT_SESSION: Duration = Duration::from_secs(10);
-/// How long a member at least may wait for its partitions while the cluster answers. Twice as long as a bridge may take
-/// to give partitions up.
+/// How often such a member looks for new partitions. Nobody else reads them.
+const PROMPT_REFRESH: Duration = Duration::from_secs(5);
+/// The least time that a member gets for its partitions to arrive while the cluster answers, before its client is
+/// replaced. Twice as long as a bridge may take to give partitions up.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 /// A member that is fenced twice within this time shares its `instance_id` with another process. Two such processes
 /// fence each other every few seconds; outages are rarer.
 const FENCED_AGAIN: Duration = Duration::from_secs(15);
-/// The same, even if replaced clients of this process are not closed yet.
+/// A member that is fenced so many times shares it even if replaced clients of this process are not closed yet.
 const MAX_FENCED: u32 = 4;
 
 /// A subscription whose topics are known to exist.
@@ -460,8 +462,12 @@ impl Task {
         match &self.plan.source {
             Source::Group { name, topics } => {
                 let names: Vec<&str> = topics.iter().map(Topic::as_str).collect();
-                create(config.member(name, &names, self.session_timeout())?)
-                    .and_then(|client| client.subscribe(&names).map(|()| client))
+                let mut member = config.member(name, &names, self.session_timeout())?;
+                if self.plan.is_prompt {
+                    let refresh = milliseconds(PROMPT_REFRESH);
+                    member.set("topic.metadata.refresh.interval.ms", refresh);
+                }
+                create(member).and_then(|client| client.subscribe(&names).map(|()| client))
             }
             Source::Live(starts) => {
                 // librdkafka assigns nothing without a group. The group is never joined.

@@ -44,6 +44,28 @@ pub(super) fn refused(what: impl Into<String>, code: Code) -> TransportError {
     TransportError::new(kind(code), what).caused_by(Cause(code))
 }
 
+/// The beginning of an error about sending to a topic. If the code is about the topic, it names the topic and the fix;
+/// otherwise it is `what`.
+pub(super) fn sending(topic: &str, what: &str, code: Option<Code>) -> String {
+    match code {
+        Some(Code::TopicAuthorizationFailed) => forbidden(topic),
+        Some(
+            Code::UnknownTopic
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownTopicId
+            | Code::UnknownPartition,
+        ) => format!(
+            "send to the topic {topic}, which does not exist, or does not have the partition of the message"
+        ),
+        _ => what.to_owned(),
+    }
+}
+
+/// The same for a topic that the user may not write to.
+pub(super) fn forbidden(topic: &str) -> String {
+    format!("send to the topic {topic}, which this Kafka user may not see or write to: {GRANT}")
+}
+
 /// The meaning of a code, and the fix; librdkafka's own text for codes without a better one.
 #[derive(Debug)]
 struct Cause(Code);
@@ -82,9 +104,7 @@ impl fmt::Display for Cause {
             Code::InvalidTimestamp => {
                 "the topic refuses the time of the record: check its message.timestamp settings"
             }
-            Code::UnknownPartition => {
-                "the topic does not have the partition that the message names"
-            }
+            Code::UnknownPartition => "the topic does not exist, or does not have this partition",
             Code::AllBrokersDown | Code::BrokerTransportFailure => {
                 "no broker answers: check that they run, and that this machine reaches the addresses they advertise"
             }
@@ -301,6 +321,22 @@ mod tests {
             cause.to_string().starts_with("IllegalGeneration ("),
             "{cause}"
         );
+    }
+
+    #[test]
+    fn an_error_about_a_topic_names_it() {
+        let of = |code| refused(sending("t", "deliver the message", Some(code)), code).to_string();
+        for code in [Code::UnknownPartition, Code::UnknownTopicOrPartition] {
+            let expected = "send to the topic t, which does not exist, or does not have the partition of the message (unknown_topic)";
+            assert_eq!(of(code), expected);
+        }
+        let forbidden = of(Code::TopicAuthorizationFailed);
+        let expected = "send to the topic t, which this Kafka user may not see or write to: ";
+        assert!(
+            forbidden.starts_with(expected) && forbidden.contains("topics plan --acls"),
+            "{forbidden}"
+        );
+        assert_eq!(of(Code::MessageTimedOut), "deliver the message (timed_out)");
     }
 
     #[test]

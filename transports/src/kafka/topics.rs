@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::error::forbidden;
 use crate::error::{TransportError, TransportErrorKind};
 use crate::message::Topic;
 
@@ -131,7 +132,7 @@ impl Existence {
             )),
             Self::Forbidden => Err(TransportError::new(
                 TransportErrorKind::Unauthorised,
-                format!("send to the topic {topic}, which this Kafka user may not see"),
+                forbidden(topic.as_str()),
             )),
         }
     }

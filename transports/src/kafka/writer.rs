@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::checkup::{Checkup, SILENCE};
 use super::config::KafkaConfig;
-use super::error::{GRANT_WRITE, failed, kind};
+use super::error::{GRANT_WRITE, failed, kind, sending};
 use super::health::{Events, Pulse};
 use super::thread::spawn;
 use super::topics::Topics;
@@ -309,7 +309,9 @@ impl<S: Sent> Writer<S> {
             Err((KafkaError::MessageProduction(Code::QueueFull), record)) => Enqueued::Full(record),
             Err((error, record)) => {
                 let broken = client.client().fatal_error().map(|(code, _)| code);
-                let mut error = refused("queue the message", error, broken);
+                let code = error.rdkafka_error_code();
+                let what = sending(record.topic, "queue the message", code);
+                let mut error = refused(&what, error, broken);
                 if error.kind() == TransportErrorKind::TooLarge {
                     let limit = self.setup.config.max_message_bytes;
                     let limit = format!("max_message_bytes is {limit}");
@@ -709,7 +711,9 @@ impl<S> Reports<S> {
             Err((error, message)) => {
                 let closing = self.closing.load(Ordering::Acquire);
                 let broken = (!closing).then_some(Code::Fatal);
-                let error = refused("deliver the message", error.clone(), broken);
+                let code = error.rdkafka_error_code();
+                let what = sending(message.topic(), "deliver the message", code);
+                let error = refused(&what, error.clone(), broken);
                 if error.kind() == TransportErrorKind::UnknownTopic {
                     self.topics.forget(message.topic());
                 }

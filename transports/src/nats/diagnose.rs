@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_nats::ServerAddr;
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -53,18 +53,19 @@ impl Probe {
         })
     }
 
-    /// The problem of each server that fails, for example `127.0.0.1:4222: connection refused`.
-    pub(super) async fn diagnose(&self) -> Option<String> {
+    /// The problem of each server that fails, for example `127.0.0.1:4222: connection refused`. `was_connected`: the
+    /// client has been connected before, so its settings are probably right.
+    pub(super) async fn diagnose(&self, was_connected: bool) -> Option<String> {
         let mut found = Vec::new();
         for server in &self.servers {
-            if let Err(trouble) = self.attempt(server).await {
+            if let Err(trouble) = self.attempt(server, was_connected).await {
                 found.push(format!("{}:{}: {trouble}", server.host(), server.port()));
             }
         }
         (!found.is_empty()).then(|| found.join("; "))
     }
 
-    async fn attempt(&self, server: &ServerAddr) -> Result<(), String> {
+    async fn attempt(&self, server: &ServerAddr, was_connected: bool) -> Result<(), String> {
         let connecting = TcpStream::connect((server.host(), server.port()));
         let stream = timeout(STEP_TIMEOUT, connecting).await;
         let stream = stream.map_err(|_| "no answer")?;
@@ -72,7 +73,7 @@ impl Probe {
         if self.tls.first {
             return self.handshake(server, stream).await;
         }
-        let (greeting, stream) = greet(stream).await?;
+        let (greeting, stream) = greet(stream, was_connected).await?;
         let demands_tls = self.requires_tls || server.tls_required();
         if demands_tls && !greeting.tls_required && !greeting.tls_available {
             let demand = match server.tls_required() {
@@ -98,7 +99,8 @@ impl Probe {
             .map_err(|_| "TLS needs a host name or an IP address")?;
         let connector = TlsConnector::from(Arc::new(config));
         let connecting = timeout(STEP_TIMEOUT, connector.connect(name, stream)).await;
-        let connected = connecting.map_err(|_| "no answer to the start of TLS")?;
+        let connected = connecting
+            .map_err(|_| "no answer to the start of TLS: the server may be frozen or overloaded")?;
         let mut stream = connected.map_err(|error| self.refusal(&error))?;
         // With TLS 1.3 a server checks our certificate after the handshake. If it accepts the certificate, it waits for
         // us.
@@ -190,20 +192,31 @@ impl Probe {
 }
 
 /// Reads the greeting, and returns the connection.
-async fn greet(stream: TcpStream) -> Result<(ServerInfo, TcpStream), String> {
+async fn greet<S: AsyncRead + Unpin>(
+    stream: S,
+    was_connected: bool,
+) -> Result<(ServerInfo, S), String> {
     let (mut line, mut stream) = (String::new(), BufReader::new(stream));
     let mut start = (&mut stream).take(MAX_GREETING_BYTES);
     // Only the bytes read before a failure count.
-    let _ = timeout(STEP_TIMEOUT, start.read_line(&mut line)).await;
+    let is_silent = timeout(STEP_TIMEOUT, start.read_line(&mut line))
+        .await
+        .is_err();
     if let Some(text) = line.strip_prefix("INFO ") {
         let greeting = serde_json::from_str(text).unwrap_or_default();
         return Ok((greeting, stream.into_inner()));
     }
-    Err(match line.is_empty() {
-        true => {
+    Err(match (line.is_empty(), is_silent) {
+        (true, true) if was_connected => {
+            "no greeting: the server accepts connections and sends nothing, so it may be frozen or overloaded: check its process and its load. If handshake_first has been turned on since, set tls.first to true"
+        }
+        (true, true) => {
+            "no greeting: is this a NATS server? If it has handshake_first, set tls.first to true; otherwise it may be frozen or overloaded"
+        }
+        (true, false) => {
             "no greeting: is this a NATS server? If it has handshake_first, set tls.first to true"
         }
-        false => "this is not a NATS server",
+        (false, _) => "this is not a NATS server",
     }
     .to_owned())
 }
@@ -265,7 +278,7 @@ mod tests {
     async fn diagnose(address: &str, keys: &str) -> Option<String> {
         let config = format!(r#"{{"servers":["{address}"]{keys}}}"#);
         let config = serde_json::from_str(&config).unwrap();
-        Probe::new(&config).unwrap().diagnose().await
+        Probe::new(&config).unwrap().diagnose(false).await
     }
 
     /// The diagnosis of a server with this greeting.
@@ -309,6 +322,19 @@ mod tests {
             ),
         ] {
             assert_eq!(found(greeting, keys).await.as_deref(), Some(trouble));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_server_may_be_frozen() {
+        for (was_connected, begin) in [
+            (true, "no greeting: the server accepts connections"),
+            (false, "no greeting: is this a NATS server?"),
+        ] {
+            let (ours, _servers) = tokio::io::duplex(1);
+            let trouble = greet(ours, was_connected).await.err().unwrap();
+            assert!(trouble.starts_with(begin), "{trouble}");
+            assert!(trouble.contains("frozen or overloaded"), "{trouble}");
         }
     }
 

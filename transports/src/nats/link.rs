@@ -303,7 +303,8 @@ impl Link {
             }
             differed = differs;
             if diagnosis.is_terminated() && self.is_unclear.swap(false, Ordering::Relaxed) {
-                diagnosis = self.probe.diagnose().boxed().fuse();
+                let was_connected = self.replaces || reported.epoch > 0;
+                diagnosis = self.probe.diagnose(was_connected).boxed().fuse();
             }
         }
     }
@@ -376,14 +377,15 @@ impl Link {
         );
     }
 
-    /// Logs how many lines about refusals were left out, if no later line has reported it.
+    /// Logs how many lines about refusals were left out, if no later line has reported it, and the server is not known
+    /// to have permitted the publication since.
     fn report_refusals(&self, now: Instant) {
         let mut logged = self.logged_refusals();
         let (repeated, suppressed) = (logged.repeated(now), logged.unreported(now));
         drop(logged);
         for (subject, suppressed) in repeated {
             let subject = shown(&subject);
-            tracing::error!(user = %self.user, %subject, suppressed, "NATS still refused a permission: `a2abus topics plan --acls` prints the permissions to grant");
+            tracing::error!(user = %self.user, %subject, suppressed, "NATS refused a permission again after the last line about it: if it is still missing, `a2abus topics plan --acls` prints the permissions to grant");
         }
         if suppressed > 0 {
             tracing::error!(user = %self.user, suppressed, "NATS refused more permissions: `a2abus topics plan --acls` prints the permissions to grant");
@@ -448,13 +450,16 @@ impl Link {
 
     /// The server has permitted a publication on this subject.
     pub(super) fn note_permitted(&self, subject: &str) {
+        if let Some(named) = self.logged_refusals().publish.named.get_mut(subject) {
+            named.suppressed = 0;
+        }
         let mut refused = self.refused();
         let was_refused = refused.remove(subject).is_some();
         self.has_refused
             .store(!refused.is_empty(), Ordering::Release);
         drop(refused);
         if was_refused {
-            tracing::info!(subject, "NATS permits publishing on this subject again");
+            tracing::info!(subject = %shown(subject), "NATS permits publishing on this subject again");
             self.report(&publishing_to(subject), None);
         }
     }

@@ -177,8 +177,10 @@ fn a_member_waits_longer_than_a_session_and_a_revocation() {
 fn a_prompt_member_has_a_short_session_unless_the_brokers_refuse_it() {
     let cluster = cluster();
     publish(&cluster);
-    let refusal = [Response::RD_KAFKA_RESP_ERR_INVALID_SESSION_TIMEOUT];
-    cluster.request_errors(RDKafkaApiKey::JoinGroup, &refusal);
+    // The refused client joins again after a second. If it were a member by the time it is closed, the group might wait
+    // for it until the session ends, which is longer than `DEADLINE`.
+    let refusals = [Response::RD_KAFKA_RESP_ERR_INVALID_SESSION_TIMEOUT; 1_000];
+    cluster.request_errors(RDKafkaApiKey::JoinGroup, &refusals);
     let (mut task, mut deliveries) = member(cluster.bootstrap_servers());
     assert_eq!(task.session_timeout(), task.plan.config.session_timeout);
     task.plan.is_prompt = true;
@@ -189,6 +191,11 @@ fn a_prompt_member_has_a_short_session_unless_the_brokers_refuse_it() {
         assert!(Instant::now() < late, "the refusal is not noticed");
     }
     session.replace();
+    let is_closed = || Arc::strong_count(&task.replaced) == 1;
+    let intake = &task.intake;
+    intake.wait_for_stop(Instant::now() + DEADLINE, is_closed);
+    assert!(is_closed(), "the refused client is not closed");
+    cluster.clear_request_errors(RDKafkaApiKey::JoinGroup);
     assert_eq!(task.session_timeout(), task.plan.config.session_timeout);
     let mut session = Session::open(&task).unwrap();
     drop(delivered(&mut session, &mut deliveries));

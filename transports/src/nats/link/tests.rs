@@ -141,6 +141,22 @@ async fn a_refused_subject_impairs_the_transport_until_it_is_permitted_or_forgot
     assert!(!link.is_refused("a0.b"), "the oldest");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_permission_that_is_back_is_not_reported_as_refused() {
+    // Nobody listens there.
+    let config = NatsConfig::new(["nats://127.0.0.1:1"]);
+    let (link, _client) = Link::connect(&config, 1, None).await.unwrap();
+    let text = "Permissions Violation for Publish to \"a.b\"";
+    let refusal = Refusal::parse(text).unwrap();
+    for _ in 0..2 {
+        link.log_refusal(&refusal, text);
+    }
+    link.note_refused("a.b");
+    link.note_permitted("a.b");
+    let later = Instant::now() + REFUSAL_LOGGED_EVERY;
+    assert!(link.logged_refusals().repeated(later).is_empty());
+}
+
 #[tokio::test]
 async fn refused_answers_displace_no_other_subject_and_show_no_reply_token() {
     // Nobody listens there.
