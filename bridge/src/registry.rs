@@ -17,6 +17,7 @@ mod announcements;
 pub(crate) mod card;
 mod destinations;
 pub(crate) mod discovery;
+pub(crate) mod marked;
 mod methods;
 pub(crate) mod queries;
 mod record;
@@ -142,11 +143,6 @@ impl Registry {
             attached: Mutex::default(),
             rebuilds: Rebuilds::new(),
         }))
-    }
-
-    /// Whether there are no agents and none can announce itself.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.listed.load().agents.is_empty() && self.announced.is_none()
     }
 
     /// Replaces the agents of the configuration after a reload. Agents with an unchanged card are not touched.

@@ -227,7 +227,14 @@ fn answers(topic: &str, request: &Value) -> Vec<String> {
             let tool = |name: &str| json!({ "name": name, "inputSchema": { "type": "object" } });
             match params["cursor"].as_str() {
                 None => vec![result(json!({ "tools": [tool("one")], "nextCursor": "more" }))],
-                Some(_) => vec![result(json!({ "tools": [tool("two")] }))],
+                Some(_) => {
+                    let mut two = tool("two");
+                    two["inputSchema"]["properties"] = json!({
+                        "region": { "type": "string", "x-mcp-header": "Region" },
+                        "page": { "type": "object", "properties": { "rows": { "type": "integer", "x-mcp-header": "Rows" } } },
+                    });
+                    vec![result(json!({ "tools": [two] }))]
+                }
             }
         }
         "tools/call" if params["name"] == "hang" => Vec::new(),
@@ -535,6 +542,59 @@ async fn headers_must_match_the_body() {
     let text = text.header("mcp-protocol-version", NEWEST);
     let text = text.header("mcp-method", "tools/list");
     assert_eq!(status_and_code(text).await, (400, json!(-32_602)));
+}
+
+#[tokio::test]
+async fn headers_must_match_the_marked_arguments_of_a_tool_that_is_known() {
+    let servers = Servers::open().await;
+    let call = |(path, name): (&str, &str), arguments: Value, headers: &[(&str, &str)]| {
+        let params = json!({ "name": name, "arguments": arguments });
+        let request = servers.alone(path, "tools/call", params);
+        headers.iter().fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        })
+    };
+    let arguments = || json!({ "region": "Zürich", "page": { "rows": 42 } });
+    let agent = ("/mcp/agents/maps", "two");
+    let other = [("mcp-param-region", "Bern")];
+    let unknown = call(agent, arguments(), &other).send().await.unwrap();
+    assert_eq!(unknown.status(), 200, "its tools have not been listed");
+    let list = servers.post("/mcp", request(1, "tools/list", json!({})));
+    assert_eq!(list.send().await.unwrap().status(), 200);
+    // `Zürich` in base64.
+    let region = ("MCP-PARAM-REGION", "=?base64?WsO8cmljaA==?=");
+    let rows = ("mcp-param-rows", "42");
+    for tool in [agent, ("/mcp", "maps.two")] {
+        for headers in [
+            &[region, rows, rows][..],
+            &[region, ("mcp-param-rows", "43")],
+            &[("mcp-param-rows", "43")],
+            &[region, ("mcp-param-rows", "many")],
+            &[rows, ("mcp-param-region", "Zurich")],
+            &[rows, ("mcp-param-region", "=?base64?!!?=")],
+        ] {
+            let refused = status_and_code(call(tool, arguments(), headers)).await;
+            assert_eq!(refused, (400, json!(-32_020)), "{tool:?} {headers:?}");
+        }
+        for headers in [
+            &[region, rows][..],
+            &[region, ("mcp-param-rows", "42.0")],
+            // A client that has not listed the tools does not know the marks.
+            &[region],
+            &[],
+        ] {
+            let served = call(tool, arguments(), headers).send().await.unwrap();
+            assert_eq!(served.status(), 200, "{tool:?} {headers:?}");
+        }
+        // An argument that is absent or null has no header.
+        let null = json!({ "region": null });
+        let refused = status_and_code(call(tool, null.clone(), &[region])).await;
+        assert_eq!(refused, (400, json!(-32_020)), "{tool:?}");
+        let served = call(tool, null, &[]).send().await.unwrap();
+        assert_eq!(served.status(), 200, "{tool:?}");
+    }
+    let unmarked = call(("/mcp/agents/maps", "one"), arguments(), &other);
+    assert_eq!(unmarked.send().await.unwrap().status(), 200);
 }
 
 #[tokio::test]

@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::agents::Agents;
+use super::marked::MarkedParams;
 use super::turns::Turns;
 use crate::calls::failure::{Failure, Reason};
-use crate::calls::{Calls, Request};
+use crate::calls::{Answer, Calls, Request};
 use crate::lock::lock;
 use crate::rpc_response::RpcResponse;
 
@@ -66,6 +67,8 @@ struct CachedAnswer {
     /// When it expires.
     until: Instant,
     found: Arc<QueryResult>,
+    /// The marked parameters of its tools; `None` if it marks none.
+    marked: Option<Arc<MarkedParams>>,
     bytes: usize,
 }
 
@@ -154,7 +157,9 @@ async fn ask(
     let (mut items, mut bytes, mut cursor) = (Vec::new(), 0, None);
     for _ in 0..MAX_PAGES {
         let body = question.body(cursor.as_deref());
-        let answer = answer(calls, agent, &body, caller.clone()).await?;
+        let mut answer = called(calls, agent, &body, caller.clone()).await?;
+        answer.set_own();
+        let answer = last_of(answer).await?;
         bytes += answer.len();
         if bytes > LARGEST {
             let message = format!(
@@ -173,13 +178,13 @@ async fn ask(
     Ok(QueryResult::Items(items))
 }
 
-/// The answer of an agent to one request.
-async fn answer(
+/// Sends one request to an agent.
+async fn called(
     calls: &Arc<Calls>,
     agent: &Text,
     body: &Bytes,
     caller: Text,
-) -> Result<Bytes, Failure> {
+) -> Result<Answer, Failure> {
     let unit = calls.unit_of(body, &Hint::default())?;
     let request = Request {
         arrived: std::time::Instant::now(),
@@ -195,7 +200,11 @@ async fn answer(
         headers: Vec::new(),
     };
     let answer = calls.call(request).await;
-    let mut answer = answer.map_err(|error| Failure::call(&error))?;
+    answer.map_err(|error| Failure::call(&error))
+}
+
+/// The last part of an answer.
+async fn last_of(mut answer: Answer) -> Result<Bytes, Failure> {
     loop {
         match answer.next().await {
             Some(Ok(part)) if part.last => return Ok(part.body),
@@ -299,7 +308,8 @@ impl AgentQueries {
         let disabled = || Failure::new(Reason::AgentUnavailable, "calls are disabled");
         let calls = self.calls.as_ref().ok_or_else(disabled)?;
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answered = answer(calls, agent, &Bytes::from(request.to_string()), caller).await?;
+        let body = Bytes::from(request.to_string());
+        let answered = last_of(called(calls, agent, &body, caller).await?).await?;
         match serde_json::from_slice(&answered) {
             Ok(RpcResponse { error: None, .. }) => Ok(()),
             Ok(RpcResponse {
@@ -322,6 +332,14 @@ impl AgentQueries {
         (Instant::now() < known.until).then(|| Arc::clone(&known.found))
     }
 
+    /// The marked parameters of an agent's tools. `None` if its list is not cached, or marks none.
+    pub(crate) fn marked_params(&self, agent: &Text) -> Option<Arc<MarkedParams>> {
+        let cache = self.cache();
+        let known = cache.known.get(&(agent.clone(), AgentQuery::Tools))?;
+        let marked = known.marked.as_ref()?;
+        (Instant::now() < known.until).then(|| Arc::clone(marked))
+    }
+
     /// Waits until no other task runs the same query, then runs it unless the answer is cached by then.
     async fn in_turn(
         &self,
@@ -339,7 +357,10 @@ impl AgentQueries {
         let is_of_caller = matches!(&*found, QueryResult::Nothing(failure)
             if matches!(failure.reason(), Reason::Exhausted | Reason::RateLimited));
         if !is_of_caller {
-            self.cache().keep((agent.clone(), question), &found);
+            let tools = (question == AgentQuery::Tools).then(|| found.items());
+            // Before the cache is locked, because each call of a tool looks into it.
+            let marked = tools.and_then(MarkedParams::of).map(Arc::new);
+            self.cache().keep((agent.clone(), question), &found, marked);
         }
         found
     }
@@ -358,8 +379,9 @@ impl AgentQueries {
 
 impl AnswerCache {
     /// Caches an answer. If there is no room, removes those that expire first.
-    fn keep(&mut self, key: QueryKey, found: &Arc<QueryResult>) {
-        let (now, bytes) = (Instant::now(), found.bytes());
+    fn keep(&mut self, key: QueryKey, found: &Arc<QueryResult>, marked: Option<Arc<MarkedParams>>) {
+        let of_marks = marked.as_ref().map_or(0, |marked| marked.bytes());
+        let (now, bytes) = (Instant::now(), found.bytes() + of_marks);
         self.retain(|known, answer| *known != key && now < answer.until);
         while self.bytes + bytes > MAX_BYTES {
             let first = self.known.iter().min_by_key(|(_, known)| known.until);
@@ -376,6 +398,7 @@ impl AnswerCache {
         let known = CachedAnswer {
             until: now + time,
             found: Arc::clone(found),
+            marked,
             bytes,
         };
         self.known.insert(key, known);
@@ -398,7 +421,7 @@ mod tests {
         let found = Arc::new(QueryResult::Items(vec![item]));
         for agent in 0..4_000 {
             let key = (Text::from(format!("a-{agent}")), AgentQuery::Tools);
-            answers.keep(key, &found);
+            answers.keep(key, &found, None);
             assert!(answers.bytes <= MAX_BYTES);
         }
         assert_eq!(answers.bytes, answers.known.len() * found.bytes());

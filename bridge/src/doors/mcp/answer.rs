@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use http::StatusCode;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 use super::continued::Continued;
@@ -32,6 +32,7 @@ use crate::doors::rpc::head::{CALL_ID, header_of, status_of};
 use crate::doors::rpc::parts::AnswerParts;
 use crate::http::respond::refusal;
 use crate::http::sse::{self, Frame};
+use crate::object::present;
 use crate::results::Skill;
 use crate::rpc_response::RpcResponse;
 
@@ -44,14 +45,24 @@ const CACHEABLE_METHODS: [&str; 5] = [
     "resources/read",
 ];
 
+/// The type of a result that is no question, as JSON.
+const COMPLETE: &str = r#""complete""#;
+
 type PartResult = Result<Part, CallError>;
 
-/// The form of an answer in the client's revision.
-struct AnswerForm {
-    mode: ProtocolMode,
-    is_cacheable: bool,
-    /// Set if the agent may ask the client for input.
+/// What a client gets of an answer.
+struct PartFilter {
+    /// Whether it has asked for log messages.
+    logs: bool,
+    /// Set if the agent may ask it for input.
     inputs: Option<InputClient>,
+}
+
+/// The form of an answer in the client's revision.
+#[derive(Debug, Clone, Copy)]
+struct AnswerForm {
+    is_stateless: bool,
+    is_cacheable: bool,
 }
 
 // === impl McpRequest ===
@@ -130,7 +141,7 @@ impl McpRequest<'_> {
         let is_askable = self.mode.is_stateless() && self.abilities() != Abilities::default();
         let asked = called.as_ref().ok().filter(|_| is_askable);
         let asked = asked.map(|answer| Asked::new(&self, answer));
-        let form = AnswerForm::of(&self);
+        let filter = PartFilter::of(&self);
         let until_cancelled = running.token().clone().cancelled_owned();
         let recipient = self.recipient.clone();
         let parts = AnswerParts::of(called)
@@ -142,7 +153,7 @@ impl McpRequest<'_> {
                     }
                     (_, part) => Some(part),
                 };
-                ready(part.and_then(|part| form.of_part(part)))
+                ready(part.and_then(|part| filter.part(part)))
             })
             // The request can be cancelled until its answer ends.
             .inspect(move |_| {
@@ -246,6 +257,7 @@ impl McpRequest<'_> {
         parts: impl Stream<Item = PartResult> + Send + 'static,
         (resumable, beginning): (Option<Recorded>, Option<Frame>),
     ) -> Response {
+        let form = AnswerForm::of(&self);
         let recipient = self.recipient;
         if let Some(recorded) = resumable {
             let frames = ResumableStream::frames(self.common.results, recorded, recipient, parts);
@@ -253,6 +265,7 @@ impl McpRequest<'_> {
             return sse::frames_response(frames, self.common.budget);
         }
         let texts = parts.map(move |part| match part {
+            Ok(part) if part.last => form.of_answer(part.body).0,
             Ok(part) => part.body,
             Err(error) => Failure::call(&error).render(&recipient),
         });
@@ -277,11 +290,8 @@ impl McpRequest<'_> {
     }
 
     /// A response with one message. For a stateless request, errors have an HTTP status.
-    pub(super) fn whole(&self, body: Bytes) -> Response {
-        let status = match self.mode {
-            ProtocolMode::Sessions => StatusCode::OK,
-            ProtocolMode::Stateless { .. } => status_of_error(&body),
-        };
+    fn whole(&self, body: Bytes) -> Response {
+        let (body, status) = AnswerForm::of(self).of_answer(body);
         let mut response = self.common.whole(body);
         if status != StatusCode::OK && !self.common.accepts.is_events_only() {
             *response.status_mut() = status;
@@ -304,17 +314,35 @@ impl McpRequest<'_> {
 
     fn without_call(&self, body: Bytes) -> Response {
         self.note(ANSWERED);
-        self.whole(body)
+        self.common.whole(body)
     }
 
-    /// A response with this result, with the members that the revision requires.
+    /// A response with this result, in the form of the client's revision.
     fn body_of(&self, result: &str) -> Bytes {
         let body = jsonrpc::result(self.recipient.id(), result);
-        match self.mode {
-            ProtocolMode::Sessions => body,
-            ProtocolMode::Stateless { .. } => {
-                completed(&body, CACHEABLE_METHODS.contains(&self.method.as_str()))
-            }
+        AnswerForm::of(self).of_answer(body).0
+    }
+}
+
+// === impl PartFilter ===
+
+impl PartFilter {
+    fn of(request: &McpRequest<'_>) -> Self {
+        Self {
+            logs: match request.mode {
+                ProtocolMode::Sessions => true,
+                ProtocolMode::Stateless { logs, .. } => logs,
+            },
+            inputs: InputClient::of(request),
+        }
+    }
+
+    /// A part that the client may get; `None` if it has not asked for it.
+    fn part(&self, part: PartResult) -> Option<PartResult> {
+        match (part, &self.inputs) {
+            (Ok(part), Some(client)) if part.last => Some(Ok(client.checked(part))),
+            (Ok(part), _) if !self.logs && !part.last && is_log(&part.body) => None,
+            (part, _) => Some(part),
         }
     }
 }
@@ -324,29 +352,21 @@ impl McpRequest<'_> {
 impl AnswerForm {
     fn of(request: &McpRequest<'_>) -> Self {
         Self {
-            mode: request.mode,
+            is_stateless: request.mode.is_stateless(),
             is_cacheable: CACHEABLE_METHODS.contains(&request.method.as_str()),
-            inputs: InputClient::of(request),
         }
     }
 
-    /// A part in the form of the client's revision; `None` if the client has not asked for it.
-    fn of_part(&self, part: PartResult) -> Option<PartResult> {
-        let ProtocolMode::Stateless { logs, .. } = self.mode else {
-            return Some(part);
-        };
-        Some(match part {
-            Ok(part) if part.last => {
-                let body = completed(&part.body, self.is_cacheable);
-                let part = Part { body, ..part };
-                Ok(match &self.inputs {
-                    Some(client) => client.checked(part),
-                    None => part,
-                })
-            }
-            Ok(part) if !logs && is_log(&part.body) => return None,
-            other => other,
-        })
+    /// An answer in this form, and its HTTP status if it is sent without a stream.
+    fn of_answer(self, body: Bytes) -> (Bytes, StatusCode) {
+        if !self.is_stateless {
+            return (body, StatusCode::OK);
+        }
+        let response = RpcResponse::of(&body);
+        let status = status_of_error(response.code());
+        let result = response.result.filter(|result| is_object(result));
+        let completed = result.and_then(|result| completed(&body, result, self.is_cacheable));
+        (completed.unwrap_or(body), status)
     }
 }
 
@@ -356,8 +376,8 @@ fn cancelled() -> Failure {
 }
 
 /// Source: MCP 2026-07-28, streamable HTTP.
-fn status_of_error(body: &[u8]) -> StatusCode {
-    match RpcResponse::of(body).code() {
+fn status_of_error(code: Option<i64>) -> StatusCode {
+    match code {
         Some(-32_601) => StatusCode::NOT_FOUND,
         Some(-32_700 | -32_600 | -32_602 | -32_022..=-32_020) => StatusCode::BAD_REQUEST,
         _ => StatusCode::OK,
@@ -374,24 +394,22 @@ fn is_log(body: &[u8]) -> bool {
     notification.is_some_and(|it| it.method == "notifications/message")
 }
 
-/// Adds the members that the newest revision requires in results, if they are missing. Nothing else changes.
-fn completed(body: &Bytes, is_cacheable: bool) -> Bytes {
+/// The response with the members that the newest revision requires in its result; `None` if none is missing. Nothing
+/// else changes. A result of another type than `complete`, such as a question, is not completed.
+fn completed(body: &Bytes, result: &RawValue, is_cacheable: bool) -> Option<Bytes> {
     #[derive(Deserialize)]
-    struct Members {
-        #[serde(rename = "resultType", default)]
-        kind: Option<IgnoredAny>,
-        #[serde(rename = "ttlMs", default)]
-        ttl: Option<IgnoredAny>,
-        #[serde(rename = "cacheScope", default)]
-        scope: Option<IgnoredAny>,
+    struct Members<'a> {
+        #[serde(rename = "resultType", default, borrow, deserialize_with = "present")]
+        kind: Option<&'a RawValue>,
+        #[serde(rename = "ttlMs", default, borrow, deserialize_with = "present")]
+        ttl: Option<&'a RawValue>,
+        #[serde(rename = "cacheScope", default, borrow, deserialize_with = "present")]
+        scope: Option<&'a RawValue>,
     }
-    let result = RpcResponse::of(body).result;
-    let Some(result) = result.filter(|result| is_object(result)) else {
-        return body.clone();
-    };
-    let Ok(has) = serde_json::from_str::<Members>(result.get()) else {
-        return body.clone();
-    };
+    let has: Members<'_> = serde_json::from_str(result.get()).ok()?;
+    if has.kind.is_some_and(|kind| kind.get() != COMPLETE) {
+        return None;
+    }
     let missing = [
         (has.kind.is_none(), r#""resultType":"complete""#),
         (is_cacheable && has.ttl.is_none(), r#""ttlMs":0"#),
@@ -403,14 +421,14 @@ fn completed(body: &Bytes, is_cacheable: bool) -> Bytes {
     let missing = missing.into_iter().filter(|(is_missing, _)| *is_missing);
     let mut members: Vec<_> = missing.map(|(_, member)| member).collect();
     if members.is_empty() {
-        return body.clone();
+        return None;
     }
     let is_empty = result.get()[1..].trim_start().starts_with('}');
     if !is_empty {
         members.push("");
     }
     let start = range_of(body, result.get()).start + 1;
-    splice(body, start..start, &members.join(","))
+    Some(splice(body, start..start, &members.join(",")))
 }
 
 #[cfg(test)]
@@ -423,11 +441,12 @@ mod tests {
             let body = |result: &str| {
                 Bytes::from(format!(r#"{{"id":1, "jsonrpc":"2.0","result":{result}}}"#))
             };
-            assert_eq!(
-                completed(&body(result), is_cacheable),
-                body(expected),
-                "{result}"
-            );
+            let form = AnswerForm {
+                is_stateless: true,
+                is_cacheable,
+            };
+            let expected = (body(expected), StatusCode::OK);
+            assert_eq!(form.of_answer(body(result)), expected, "{result}");
         };
         check("{}", false, r#"{"resultType":"complete"}"#);
         check(
@@ -437,10 +456,17 @@ mod tests {
         );
         let has = r#"{"resultType":"input_required","x":{}}"#;
         check(has, false, has);
+        // A question cannot be cached.
+        check(has, true, has);
+        let has = r#"{"ttlMs":5,"resultType" : "complete"}"#;
+        let expected = r#"{"cacheScope":"private","ttlMs":5,"resultType" : "complete"}"#;
+        check(has, true, expected);
+        // `null` is there: a second member of the same name would leave open which one counts.
+        let has = r#"{"resultType":null}"#;
+        check(has, true, has);
+        let has = r#"{"resultType":"complete","ttlMs":null,"cacheScope":null}"#;
+        check(has, true, has);
         check("[]", true, "[]");
-        let error =
-            Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#);
-        assert_eq!(completed(&error, true), error);
     }
 
     #[test]
@@ -448,12 +474,18 @@ mod tests {
         let status = |code: i64| {
             let body =
                 format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{code},"message":""}}}}"#);
-            status_of_error(body.as_bytes()).as_u16()
+            let body = Bytes::from(body);
+            let form = AnswerForm {
+                is_stateless: true,
+                is_cacheable: true,
+            };
+            let (same, status) = form.of_answer(body.clone());
+            assert_eq!(same, body);
+            status.as_u16()
         };
         let all = [
             -32_601, -32_602, -32_600, -32_020, -32_021, -32_022, -32_603, -1,
         ];
         assert_eq!(all.map(status), [404, 400, 400, 400, 400, 400, 200, 200]);
-        assert_eq!(status_of_error(br#"{"result":{}}"#), 200);
     }
 }

@@ -16,6 +16,7 @@ use crate::calls::failure::{Failure, Reason};
 use crate::calls::question::Abilities;
 use crate::doors::door::Refusal;
 use crate::object::present;
+use crate::registry::marked::MarkedParam;
 use a2abus_plugin::json::BYTE_ORDER_MARK;
 
 /// The members of `params` that the bridge reads, each as unchanged JSON.
@@ -291,14 +292,79 @@ fn stateless(
     })
 }
 
+/// Checks the headers that repeat marked parameters of a tool. A header that is missing passes: clients leave it out for
+/// numbers that JavaScript rounds, those that have not listed the tools cannot know the marks, and `a2abus stdio` sends
+/// none. Source: MCP 2026-07-28, "Custom headers from tool parameters".
+///
+/// # Errors
+/// When one of them differs from its argument, or there is no such argument.
+pub(super) fn check_marked(
+    marked: &[MarkedParam],
+    arguments: Option<&RawValue>,
+    headers: &HeaderMap,
+) -> Result<(), Failure> {
+    let mut sent = marked
+        .iter()
+        .filter(|param| headers.contains_key(&param.header))
+        .peekable();
+    if sent.peek().is_none() {
+        return Ok(());
+    }
+    // Arguments that only the agent can read, such as those with a lone surrogate, cannot be compared.
+    let arguments = arguments.map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()));
+    let Ok(arguments) = arguments else {
+        return Ok(());
+    };
+    for param in sent {
+        let name = param.header.as_str();
+        match param.in_arguments(&arguments) {
+            // Only values without members can be marked.
+            Some(Value::Array(_) | Value::Object(_)) => {}
+            Some(argument) => check_header(name, headers, |value| is_same(argument, value))?,
+            None => {
+                let message =
+                    format!("the body has no argument for the header {name}: omit the header");
+                return Err(Failure::new(Reason::McpHeader, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the value of a header is this argument.
+fn is_same(argument: &Value, value: &str) -> bool {
+    match argument {
+        Value::String(text) => text == value,
+        Value::Number(number) => match serde_json::from_str(value) {
+            // `42.0` is 42.
+            Ok(Value::Number(other)) if number.is_f64() || other.is_f64() => {
+                number.as_f64() == other.as_f64()
+            }
+            Ok(Value::Number(other)) => *number == other,
+            _ => false,
+        },
+        Value::Bool(flag) => value.parse() == Ok(*flag),
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
 fn check_same(name: &str, in_body: &str, headers: &HeaderMap) -> Result<(), Failure> {
+    check_header(name, headers, |value| value == in_body)
+}
+
+/// Checks that a header occurs once, with a value of which this holds.
+fn check_header(
+    name: &str,
+    headers: &HeaderMap,
+    is_same: impl Fn(&str) -> bool,
+) -> Result<(), Failure> {
     let mut values = headers.get_all(name).iter();
-    let is_same = values.next().is_some_and(|value| match value.to_str() {
-        Ok(value) => decoded(value).as_deref() == Some(in_body),
+    let is_right = values.next().is_some_and(|value| match value.to_str() {
+        Ok(value) => decoded(value).is_some_and(|value| is_same(&value)),
         // The SDK for Go sends text outside ASCII as it is.
-        Err(_) => value.as_bytes().trim_ascii() == in_body.as_bytes(),
+        Err(_) => std::str::from_utf8(value.as_bytes().trim_ascii()).is_ok_and(&is_same),
     });
-    if is_same && values.next().is_none() {
+    if is_right && values.next().is_none() {
         return Ok(());
     }
     let message = format!(
@@ -350,4 +416,30 @@ pub(super) fn text(raw: Option<&RawValue>) -> Option<String> {
 
 pub(super) fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::marked::MarkedParams;
+
+    /// Whoever cannot read the arguments cannot say that they differ.
+    #[test]
+    fn headers_of_arguments_that_only_the_agent_can_read_pass() {
+        let tool = r#"{"name":"t","inputSchema":{"properties":{"n":{"x-mcp-header":"N"}}}}"#;
+        let tool = RawValue::from_string(tool.to_owned()).unwrap();
+        let marked = MarkedParams::of(&[tool]).unwrap();
+        let headers =
+            HeaderMap::from_iter([("mcp-param-n".parse().unwrap(), "1".parse().unwrap())]);
+        for (arguments, is_accepted) in [
+            (r#"{"n":1}"#, true),
+            (r#"{"n":2}"#, false),
+            (r#"{"n":1,"z":"\ud83d"}"#, true),
+            (r#"{"n":1,"z":1e400}"#, true),
+        ] {
+            let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
+            let checked = check_marked(marked.of_tool("t"), Some(&arguments), &headers);
+            assert_eq!(checked.is_ok(), is_accepted, "{arguments}");
+        }
+    }
 }

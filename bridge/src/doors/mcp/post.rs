@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 
 use super::envelope::{Params, ProtocolMode, REMOVED, check_revision, text};
 use super::relay::NotRelayed;
@@ -41,6 +41,7 @@ pub(super) struct McpRequest<'a> {
     /// The id of its call; in a batch each request gets its own.
     pub(super) call: Option<CallId>,
     pub(super) session: Option<&'a Session>,
+    pub(super) headers: &'a HeaderMap,
     pub(super) unit: Unit,
     pub(super) method: Text,
     /// The recipient of errors.
@@ -259,6 +260,7 @@ impl Posted {
             common,
             call,
             session: self.session.as_ref(),
+            headers: &self.head.headers,
             unit,
             method,
             recipient,

@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::response::{SkillResponse, refused};
-use super::envelope::{Params, text};
+use super::envelope::{Params, check_marked, text};
 use super::post::McpRequest;
 use super::session::Session;
 use super::state::Mcp;
@@ -221,6 +221,9 @@ impl McpRequest<'_> {
         let agent = self.common.target.name().map(Text::from).or_else(named);
         let agent = agent.unwrap_or_default();
         let card = self.mcp.a2a(&agent, &self.common.caller).await;
+        if let Err(failure) = self.check_marked(&agent) {
+            return self.failed(&failure);
+        }
         match (card, self.method.as_str()) {
             (None, _) if self.lacks_task() => {
                 let message = "params.taskId is missing: it names the task";
@@ -236,6 +239,19 @@ impl McpRequest<'_> {
             (Some(card), _) if card.speaks().is_none() => self.called(None).await,
             (Some(_), method) => self.failed(&Failure::unknown_method(method, Vec::new())),
         }
+    }
+
+    /// Checks the headers that repeat marked arguments, if the agent's tools are cached. No agent is asked for that.
+    fn check_marked(&self, agent: &Text) -> Result<(), Failure> {
+        if !self.mode.is_stateless() || self.method != "tools/call" {
+            return Ok(());
+        }
+        let Some(marked) = self.mcp.door.registry.queries.marked_params(agent) else {
+            return Ok(());
+        };
+        let params = Params::read(&self.unit.bytes)?;
+        let name = text(params.name).unwrap_or_default();
+        check_marked(marked.of_tool(&name), params.arguments, self.headers)
     }
 
     /// Whether it is about a task, and does not name it. An agent would take it for a request of A2A.
