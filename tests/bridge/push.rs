@@ -326,6 +326,38 @@ async fn the_events_of_a_task_that_was_removed_count_as_dropped() {
     assert_eq!(deliveries(&bus, "delivered").await, 0);
 }
 
+#[tokio::test]
+async fn events_that_wait_go_to_a_webhook_that_is_set_again() {
+    let mut hook = Hook::open().await;
+    hook.answer(&[503; 100]);
+    let config = hook.config();
+    let config = config.replace("give_up_after: 1s", "give_up_after: 10m");
+    let bus = Bus::open_with(&config).await;
+    let params = json!({ "message": message("task"), "configuration": {
+        "taskPushNotificationConfig": { "id": "h", "url": hook.url },
+    }});
+    let sent = bus.ask_1_0("SendMessage", params).await;
+    let id = &sent["result"]["task"]["id"];
+    let (_, first) = hook.next().await;
+    until(&bus, "retried", 1).await;
+    // The task has ended.
+    let url = format!("{}?new", hook.url);
+    let set = json!({ "taskId": id, "id": "h", "url": url, "token": "new" });
+    let set = bus.ask_1_0("CreateTaskPushNotificationConfig", set).await;
+    assert!(set["error"].is_null(), "{set}");
+    loop {
+        let (headers, event) = hook.next().await;
+        assert_eq!(event, first);
+        // The call to the first URL may have been repeated before.
+        if headers.contains_key("x-a2a-notification-token") {
+            break;
+        }
+    }
+    hook.answers.lock().unwrap().clear();
+    while *state(&hook.next().await.1) != "TASK_STATE_COMPLETED" {}
+    assert_eq!(deliveries(&bus, "dropped").await, 0);
+}
+
 /// The client must not send the message again.
 #[tokio::test]
 async fn a_webhook_that_is_not_stored_does_not_look_like_a_message_that_was_not_sent() {
@@ -385,6 +417,8 @@ async fn webhook_urls_with_internal_addresses_are_refused_with_the_reason() {
         ("https://169.254.169.254/latest", "globally reachable"),
         ("https://user:word@hooks.example.com/", "password"),
         ("file:///etc/passwd", "scheme"),
+        ("https://exa mple/", "no spaces"),
+        ("https://-a-/", "DNS"),
         (&elsewhere, "globally reachable"),
     ] {
         let params = json!({ "message": message("message"), "configuration": {

@@ -32,6 +32,8 @@ pub(crate) struct Webhooks {
     keys: SealKeys,
     /// Whether the log leaves this process, so that secrets in it must be sealed.
     is_outside: bool,
+    /// Whether only this process uses the log. Then any other owner of a webhook no longer runs.
+    is_alone: bool,
 }
 
 /// The URL of a webhook, and the credentials of the bridge there. `Debug` shows neither token nor credentials.
@@ -97,6 +99,9 @@ enum Event {
     },
     Claimed {
         owner: Text,
+        /// Whether only the owner's process uses the log, so claims of others are void.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        alone: bool,
     },
     /// The owner shuts down, so others need not wait until its claim expires.
     Released {
@@ -117,8 +122,9 @@ pub(crate) struct WebhookFold;
 
 /// How long a claim of a webhook is valid without renewal.
 pub(crate) const LEASE: Duration = Duration::from_secs(60);
-/// How old a claim may be when a call starts; an older one is renewed first.
-pub(crate) const RENEW: Duration = Duration::from_secs(20);
+/// How old a claim may be when a call starts, and while a webhook waits. An older one is renewed first.
+pub(crate) const RENEW_FOR_CALL: Duration = Duration::from_secs(10);
+pub(crate) const RENEW_WAITING: Duration = Duration::from_secs(30);
 /// How long this replica may take to release its webhooks at shutdown, and how many it releases concurrently.
 const RELEASE: Duration = Duration::from_secs(2);
 const MAX_CONCURRENT_RELEASES: usize = 64;
@@ -138,6 +144,7 @@ impl Webhooks {
             replica: new_id(),
             keys,
             is_outside: !logs.is_in_memory(),
+            is_alone: !logs.is_shared(),
         })
     }
 
@@ -192,8 +199,8 @@ impl Webhooks {
             .read(|stored| stored.group(task).map(|(key, _)| Text::from(key)).collect())
     }
 
-    /// Stores a webhook, replacing one with the same id. It is called for events of the task after the position
-    /// `after`, unless `last` is set.
+    /// Stores a webhook. It is called for events of the task after the position `after`, unless `last` is set. One with
+    /// the same id is replaced: the new one is called for the events that the old one has not reached.
     ///
     /// # Errors
     /// When it is not stored. Without keys, webhooks with secrets are not stored outside of this process.
@@ -242,12 +249,12 @@ impl Webhooks {
         self.record_again(key, &Event::Done { reached, last }).await
     }
 
-    /// Claims a webhook if no replica owns it, or renews this replica's claim if it is old. Returns whether this replica
-    /// calls it, for longer than one call takes.
+    /// Claims a webhook if no replica owns it, or renews this replica's claim if it is older than `renew`. Returns whether
+    /// this replica owns it.
     ///
     /// # Errors
     /// When the claim is not stored.
-    pub(crate) async fn claim(&self, key: &str) -> Result<bool, StateError> {
+    pub(crate) async fn claim(&self, key: &str, renew: Duration) -> Result<bool, StateError> {
         let now = clock::milliseconds(clock::now());
         let age =
             |stored: &StoredWebhook| Duration::from_millis(now.saturating_sub(stored.claimed));
@@ -255,14 +262,18 @@ impl Webhooks {
             return Ok(false);
         };
         let is_ours = stored.owner == self.replica;
-        if is_ours && age(&stored) < RENEW {
+        // The log keeps every claim for days, so none is recorded without need.
+        if is_ours && (self.is_alone || age(&stored) < renew) {
             return Ok(true);
         }
-        if !is_ours && age(&stored) < LEASE {
+        if !is_ours && !self.is_alone && age(&stored) < LEASE {
             return Ok(false);
         }
-        let owner = self.replica.clone();
-        self.record_again(key, &Event::Claimed { owner }).await?;
+        let claimed = Event::Claimed {
+            owner: self.replica.clone(),
+            alone: self.is_alone,
+        };
+        self.record_again(key, &claimed).await?;
         let stored = self.stored(key);
         Ok(stored.is_some_and(|stored| stored.owner == self.replica))
     }
@@ -328,6 +339,16 @@ impl Webhooks {
 /// Whether a record of the log sets a webhook.
 pub(crate) fn is_set(record: &Record) -> bool {
     matches!(body::read(record), Some(Event::Set { .. }))
+}
+
+/// Whether the owner of a webhook gives it up with this record of the log.
+pub(crate) fn is_released(record: &Record) -> bool {
+    matches!(body::read(record), Some(Event::Released { .. }))
+}
+
+/// Whether a record of the log deletes a webhook.
+pub(crate) fn is_deleted(record: &Record) -> bool {
+    matches!(body::read(record), Some(Event::Deleted {}))
 }
 
 /// The bridge generates task ids, and they contain no slash.
@@ -396,6 +417,21 @@ impl Webhook {
     }
 }
 
+// === impl StoredWebhook ===
+
+impl StoredWebhook {
+    /// A replica claims it at this time; `alone` if only its process uses the log.
+    fn apply_claim(&mut self, owner: Text, alone: bool, time: u64) -> Applied {
+        let free = self.claimed + clock::whole_milliseconds(LEASE);
+        if self.owner != owner && !alone && time < free {
+            return Applied::Unchanged;
+        }
+        self.owner = owner;
+        self.claimed = time;
+        Applied::Changed
+    }
+}
+
 // === impl WebhookFold ===
 
 impl Fold for WebhookFold {
@@ -404,6 +440,12 @@ impl Fold for WebhookFold {
     fn apply(&self, entry: &mut Option<StoredWebhook>, record: &Record) -> Applied {
         match (body::read(record), entry) {
             (None, _) => Applied::Unknown,
+            // Clients repeat requests, and put the same webhook into each message. Events that wait must not be lost,
+            // and only one replica at a time may call the webhook.
+            (Some(Event::Set { webhook, .. }), Some(stored)) => {
+                stored.webhook = webhook;
+                Applied::Changed
+            }
             (
                 Some(Event::Set {
                     task,
@@ -434,14 +476,8 @@ impl Fold for WebhookFold {
                 None => Applied::Unchanged,
             },
             (Some(_), None) => Applied::Unchanged,
-            (Some(Event::Claimed { owner }), Some(stored)) => {
-                let free = stored.claimed + clock::whole_milliseconds(LEASE);
-                if stored.owner != owner && record.time < free {
-                    return Applied::Unchanged;
-                }
-                stored.owner = owner;
-                stored.claimed = record.time;
-                Applied::Changed
+            (Some(Event::Claimed { owner, alone }), Some(stored)) => {
+                stored.apply_claim(owner, alone, record.time)
             }
             (Some(Event::Released { owner }), Some(stored)) => {
                 if stored.owner != owner {
@@ -511,6 +547,7 @@ impl std::fmt::Debug for Authentication {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::{MemoryLog, ViewTask};
 
     fn set(owner: &str) -> Event {
         Event::Set {
@@ -524,8 +561,10 @@ mod tests {
     }
 
     fn claimed(owner: &str) -> Event {
-        let owner = owner.into();
-        Event::Claimed { owner }
+        Event::Claimed {
+            owner: owner.into(),
+            alone: false,
+        }
     }
 
     fn done(offset: u64, last: bool) -> Event {
@@ -589,6 +628,84 @@ mod tests {
             [Changed, Unchanged, Unchanged, Changed, Changed, Unchanged]
         );
         assert_eq!(stored.unwrap().owner, "b");
+    }
+
+    /// A process that uses this log, alone or beside others.
+    fn process(log: &MemoryLog, is_alone: bool) -> (Webhooks, ViewTask) {
+        let (view, task) = View::start(log.clone(), WebhookFold, 1 << 20);
+        let webhooks = Webhooks {
+            view,
+            replica: new_id(),
+            keys: SealKeys::new(["a key"]),
+            is_outside: false,
+            is_alone,
+        };
+        (webhooks, task)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn claims_of_an_earlier_process_are_void_if_only_one_process_uses_the_log() {
+        let log = MemoryLog::new(PUSH, 1 << 20);
+        let (killed, _killed) = process(&log, true);
+        let url = "https://hooks.example.com/".to_owned();
+        let webhook = Webhook::new(url, None, None, true);
+        let set = killed.set("t", "c", webhook, (Position::at(7), false));
+        set.await.unwrap();
+        for is_alone in [false, true] {
+            let (next, _next) = process(&log, is_alone);
+            next.latest().await.unwrap();
+            assert_eq!(next.claim("t/c", RENEW_FOR_CALL).await.unwrap(), is_alone);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_others_see_that_a_process_releases_its_webhooks() {
+        let log = MemoryLog::new(PUSH, 1 << 20);
+        let (stops, _stops) = process(&log, false);
+        let (next, _next) = process(&log, false);
+        let mut seen = next.follow();
+        let url = "https://hooks.example.com/".to_owned();
+        let webhook = Webhook::new(url, None, None, true);
+        let set = stops.set("t", "c", webhook, (Position::at(7), false));
+        set.await.unwrap();
+        let record = seen.next().await.unwrap().unwrap();
+        assert!(is_set(&record) && !is_released(&record));
+        assert!(!next.claim("t/c", RENEW_FOR_CALL).await.unwrap());
+        stops.release().await;
+        let record = seen.next().await.unwrap().unwrap();
+        assert!(is_released(&record) && !is_deleted(&record));
+        assert!(next.claim(&record.key, RENEW_FOR_CALL).await.unwrap());
+        next.delete("t", "c").await.unwrap();
+        let records = [seen.next().await, seen.next().await];
+        let deleted = records.map(|record| is_deleted(&record.unwrap().unwrap()));
+        assert_eq!(deleted, [false, true], "first the claim");
+    }
+
+    #[test]
+    fn a_webhook_that_is_set_again_keeps_the_events_that_wait_and_its_owner() {
+        let mut again = set("b");
+        if let Event::Set {
+            webhook,
+            after,
+            last,
+            ..
+        } = &mut again
+        {
+            webhook.url = "https://other.example.com/".to_owned();
+            *after = "0-9".to_owned();
+            *last = true;
+        }
+        let (stored, _) = fold(&[(0, set("a")), (1, done(8, false)), (2, again.clone())]);
+        let stored = stored.unwrap();
+        assert_eq!(stored.webhook.url, "https://other.example.com/");
+        assert_eq!((stored.reached.offset, stored.is_over), (8, false));
+        assert_eq!(stored.owner, "a");
+        // Otherwise all events would be delivered once more.
+        let (stored, _) = fold(&[(0, set("a")), (1, done(9, true)), (2, again.clone())]);
+        assert!(stored.unwrap().is_over);
+        let (stored, _) = fold(&[(0, set("a")), (1, Event::Deleted {}), (2, again)]);
+        let stored = stored.unwrap();
+        assert_eq!((stored.reached.offset, stored.is_over), (9, true));
     }
 
     #[test]

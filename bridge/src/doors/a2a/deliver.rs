@@ -8,10 +8,13 @@
 //! until it is dropped; then the next event is tried. If this replica stops, another one takes over, so a webhook may
 //! see the last event twice.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+mod queues;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::future::pending;
 use std::iter;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +31,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
+use self::queues::HostQueues;
 use super::bodies::{Bodies, Call, NoRoom, Room};
 use super::webhooks::PushSettings;
 use crate::log_limit::{LogLimit, LogLimits};
@@ -35,7 +39,9 @@ use crate::metrics::{Metrics, PushOutcome};
 use crate::shares::{Share, Shares};
 use crate::state::{Lagged, Position};
 use crate::tasks::Tasks;
-use crate::tasks::push::{RENEW, StoredWebhook, is_set};
+use crate::tasks::push::{
+    LEASE, RENEW_FOR_CALL, RENEW_WAITING, StoredWebhook, Webhook, is_deleted, is_released, is_set,
+};
 use crate::tasks::write::WriteContext;
 
 /// The task that calls webhooks.
@@ -52,14 +58,16 @@ pub(crate) struct Deliveries {
     retried: LogLimit,
     dropped: LogLimit,
     postponed: LogLimit,
+    crowded: LogLimit,
+    unclaimed: LogLimit,
 }
 
 /// The result of one delivery step.
 struct DeliveryStep {
     key: Text,
     outcome: DeliveryResult,
-    /// Its host's share of the calls.
-    share: Share<String>,
+    /// Its host's share of the calls, unless it only renewed the claim.
+    share: Option<Share<String>>,
 }
 
 enum DeliveryResult {
@@ -67,12 +75,16 @@ enum DeliveryResult {
     Idle,
     /// There may be more.
     Done,
-    /// It is not time yet.
+    /// The step was only to renew the claim.
     Wait,
     /// There is no memory for its body now.
     NoRoom,
     /// It failed. A retry may succeed, after the pause that the receiver asks for.
-    Failed(Option<Duration>),
+    Failed {
+        /// When the call began.
+        began: Instant,
+        pause: Option<Duration>,
+    },
     /// The log failed: nothing is known about the webhook.
     NotStored,
 }
@@ -80,7 +92,7 @@ enum DeliveryResult {
 /// A delivery that has failed.
 #[derive(Debug, Clone, Copy)]
 struct FailedDelivery {
-    /// When the webhook itself failed first; `None` if it was not called.
+    /// When the first call began; `None` if the webhook was not called.
     since: Option<Instant>,
     times: u32,
     next: Instant,
@@ -93,16 +105,14 @@ struct DeliverySchedule {
     added: HashSet<Text>,
     in_progress: HashMap<Text, RunningStep>,
     failing: HashMap<Text, FailedDelivery>,
-    /// Webhooks whose retry waits because too many others are being retried, the longest due first. Meanwhile they are
-    /// also in `due`, to renew their claims.
+    /// Failing webhooks whose claims must be renewed, wherever they wait: a retry may come later than a claim lasts.
+    to_renew: Vec<Text>,
+    /// Webhooks whose retry waits because too many others are being retried, the longest due first.
     held_back: BTreeSet<(Instant, Text)>,
     /// Calls to each host.
     hosts: Arc<Shares<String>>,
-    /// Webhooks that wait because their host is at its limit of calls, each with this host.
-    waiting: HashMap<Text, String>,
-    /// The same by host, in order. A queue may still contain webhooks that have begun since, or that now wait for
-    /// another host.
-    queues: HashMap<String, VecDeque<Text>>,
+    /// Webhooks that wait because their host is at its limit of calls.
+    queues: HostQueues,
 }
 
 /// What is known about the step of a webhook while it runs.
@@ -110,6 +120,10 @@ struct DeliverySchedule {
 struct RunningStep {
     /// Whether it only renews the claim.
     only_renews: bool,
+    /// Its host, if it calls a webhook whose last call failed.
+    retries_at: Option<String>,
+    /// Since when the webhook is due, if its turn came while the step ran.
+    due: Option<Instant>,
     /// Whether there are new events since it began.
     has_news: bool,
     /// Whether the webhook was set again since it began.
@@ -126,19 +140,32 @@ enum Refused {
 
 type RunningCalls<'a> = FuturesUnordered<BoxFuture<'a, DeliveryStep>>;
 
-/// Maximum number of concurrent calls: in total, to webhooks whose last call failed, and to one host. Without these
-/// limits, webhooks that hang would take all calls, and the webhooks of other clients would wait.
+/// Maximum number of concurrent calls, in total and to one host. At most half of each number are retries: calls to
+/// webhooks whose last call failed. Without these limits, webhooks that hang would take all calls, and the webhooks of
+/// other clients would wait.
 const MAX_CALLS: usize = 64;
 const MAX_RETRIES: usize = MAX_CALLS / 2;
-/// Maximum number of concurrent steps that only renew the claim of a webhook whose last call failed.
+/// Maximum number of concurrent steps that only renew a claim. They make no calls, so they are not among those.
 const MAX_RENEWALS: usize = MAX_CALLS / 4;
 const MAX_PER_HOST: usize = 8;
+const MAX_RETRIES_PER_HOST: usize = MAX_PER_HOST / 2;
 /// The first and the longest pause between attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How long a step that may not begin yet waits: for another renewal to end, or for room for its body.
+/// How long a step waits that has no room for its body.
 const POSTPONED: Duration = Duration::from_secs(1);
-/// How often to look for webhooks whose owner has stopped.
-const CHECK_INTERVAL: Duration = Duration::from_secs(20);
+/// How often to look for webhooks whose owner has stopped, and to renew the claims of failing ones.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// The longest `a2a.push_notifications.timeout`.
+const LONGEST_CALL: Duration = Duration::from_secs(30);
+/// A claim must not end during a call or before the next check after it, nor while a webhook waits between two checks.
+const _: () = {
+    let check = CHECK_INTERVAL.as_secs();
+    let (call, lease) = (LONGEST_CALL.as_secs(), LEASE.as_secs());
+    assert!(RENEW_FOR_CALL.as_secs() + call + check < lease);
+    assert!(RENEW_WAITING.as_secs() + check < lease);
+};
+/// Why a retry that waited for its turn is dropped.
+const TOO_LATE: &str = "a2a.push_notifications.give_up_after passed while its retry waited for its turn: too many other webhooks fail or are slow";
 /// The header with which a receiver asks for a pause. The client returns the names of headers in lower case.
 const RETRY_AFTER: &str = "retry-after";
 /// The header by which a client recognises calls that it has requested.
@@ -176,6 +203,8 @@ impl Deliveries {
             // Clients choose the receivers, so this needs no operator.
             dropped: log.limit(Level::WARN, "more push notifications were dropped"),
             postponed: log.limit(Level::WARN, "more push notifications wait for memory"),
+            crowded: log.limit(Level::WARN, "more hosts have push notifications that wait"),
+            unclaimed: log.limit(Level::WARN, "more webhooks could not be claimed"),
         }
     }
 
@@ -196,7 +225,6 @@ impl Deliveries {
             schedule.add(self.keys_with_news());
             loop {
                 schedule.start(self, &mut calls);
-                let in_progress = calls.len();
                 tokio::select! {
                     event = events.next() => match event {
                         Ok(Some(record)) => schedule.add(self.push.webhooks.keys_of(&record.key)),
@@ -205,18 +233,22 @@ impl Deliveries {
                     },
                     webhook = webhooks.next() => match webhook {
                         Ok(Some(record)) if is_set(&record) => schedule.set(record.key),
+                        Ok(Some(record)) if is_released(&record) => schedule.add(vec![record.key]),
+                        Ok(Some(record)) if is_deleted(&record) => schedule.delete(&record.key),
                         Ok(Some(_)) => {}
                         Ok(None) => return,
                         Err(Lagged) => break,
                     },
                     _ = checks.tick() => {
                         schedule.use_free_slots(|key| self.host_of(key));
+                        self.report_crowds(&schedule.queues);
+                        schedule.renew_claims();
                         schedule.add(self.keys_with_news());
                     }
                     Some(finished) = calls.next() => {
                         schedule.finish(finished, |key| self.host_of(key));
                     }
-                    () = schedule.next_due(in_progress) => {}
+                    () = schedule.next_due() => {}
                 }
             }
         }
@@ -235,15 +267,19 @@ impl Deliveries {
         self.tasks.has_news(task, reached) || self.tasks.is_forgotten(task)
     }
 
-    /// One step for a webhook: its next event, if this replica may deliver it; or if `only_renews` is set, the renewal
-    /// of its claim.
+    /// One step for a webhook: its next event, if this replica may deliver it; or without a share, the renewal of its
+    /// claim.
     async fn step(
         &self,
         key: Text,
-        (failing, only_renews): (Option<FailedDelivery>, bool),
-        share: Share<String>,
+        failing: Option<FailedDelivery>,
+        share: Option<Share<String>>,
     ) -> DeliveryStep {
-        let outcome = self.try_step(&key, failing, only_renews).await;
+        let outcome = match self.try_step(&key, failing, share.is_none()).await {
+            // The claim lasts until its next renewal.
+            DeliveryResult::NotStored if share.is_none() => DeliveryResult::Wait,
+            outcome => outcome,
+        };
         DeliveryStep {
             key,
             outcome,
@@ -254,9 +290,7 @@ impl Deliveries {
     /// The host of a webhook, which shares a limit of calls.
     fn host_of(&self, key: &Text) -> String {
         let stored = self.push.webhooks.stored(key);
-        let target = stored.and_then(|stored| Target::parse(&stored.webhook.url).ok());
-        let host = target.as_ref().and_then(Target::host);
-        host.unwrap_or_default().to_owned()
+        stored.map_or_else(String::new, |stored| host(&stored.webhook))
     }
 
     async fn try_step(
@@ -270,11 +304,17 @@ impl Deliveries {
         if !webhooks.stored(key).is_some_and(|stored| has_news(&stored)) {
             return DeliveryResult::Idle;
         }
-        match webhooks.claim(key).await {
+        let renew = match only_renews {
+            true => RENEW_WAITING,
+            false => RENEW_FOR_CALL,
+        };
+        match webhooks.claim(key, renew).await {
             Ok(true) => {}
             Ok(false) => return DeliveryResult::Idle,
             Err(error) => {
-                tracing::warn!(webhook = %key.escape_debug(), %error, "a webhook could not be claimed: trying again");
+                if let Some(suppressed) = self.unclaimed.allow() {
+                    tracing::warn!(webhook = %key.escape_debug(), %error, suppressed, "a webhook could not be claimed: trying again");
+                }
                 return DeliveryResult::NotStored;
             }
         }
@@ -293,14 +333,18 @@ impl Deliveries {
             Ok(None) => return DeliveryResult::Idle,
             Err(NoRoom) => return self.postpone(key),
         };
-        let outcome = match self.send(&stored, call.body.clone()).await {
+        let began = Instant::now();
+        let is_too_late =
+            failing.is_some_and(|failing| failing.is_too_late(self.give_up_after, self.timeout));
+        let sent = match is_too_late {
+            true => Err(Refused::ForGood(TOO_LATE.to_owned())),
+            false => self.send(&stored, call.body.clone()).await,
+        };
+        let outcome = match sent {
             Ok(()) => PushOutcome::Delivered,
             Err(refused) => {
-                let since = failing.and_then(|failing| failing.since);
-                let since = since.map_or(Duration::ZERO, |since| since.elapsed());
-                let is_over = since >= self.give_up_after;
-                match self.refused((key, call.reached), refused, is_over) {
-                    Some(retried) => return retried,
+                match self.refused((key, &stored, call.reached), refused, (began, failing)) {
+                    Some(kept) => return kept,
                     None => PushOutcome::Dropped,
                 }
             }
@@ -308,29 +352,48 @@ impl Deliveries {
         self.done(key, (call.reached, call.last), outcome).await
     }
 
-    /// Reports that a call failed. Returns `None` if it is not retried: because `is_over`, or because it would fail
-    /// again.
+    /// Reports that a call failed. Returns `None` if the event is dropped: because the time for retries has passed, or
+    /// because a retry would fail again.
     fn refused(
         &self,
-        (key, event): (&Text, Position),
+        (key, called, event): (&Text, &StoredWebhook, Position),
         refused: Refused,
-        is_over: bool,
+        (began, failing): (Instant, Option<FailedDelivery>),
     ) -> Option<DeliveryResult> {
-        let host = self.host_of(key);
-        let why = match refused {
-            Refused::ForNow(why, pause) if !is_over => {
-                self.metrics.push_delivery(PushOutcome::Retried);
-                if let Some(suppressed) = self.retried.allow() {
-                    tracing::warn!(webhook = %key.escape_debug(), %host, why, suppressed, "a push notification failed and will be retried");
-                }
-                return Some(DeliveryResult::Failed(pause));
-            }
-            Refused::ForNow(why, _) | Refused::ForGood(why) => why,
+        let Some(now) = self.push.webhooks.stored(key) else {
+            // It was deleted meanwhile.
+            return Some(DeliveryResult::Idle);
         };
+        let age = failing.map_or(Duration::ZERO, |failing| failing.age());
+        // It was set again meanwhile: the event goes to its new URL. But who changes it all the time does not keep the
+        // event for ever.
+        let is_new = !self.is_same(&now, called) && age < 2 * self.give_up_after;
+        // The time for retries begins with the first call, so at least one retry follows, unless that time is zero.
+        let is_over = age >= self.give_up_after;
+        let host = host(&called.webhook);
+        let (why, pause, is_retried) = match refused {
+            Refused::ForNow(why, pause) => (why, pause, is_new || !is_over),
+            Refused::ForGood(why) => (why, None, is_new),
+        };
+        if is_retried {
+            self.metrics.push_delivery(PushOutcome::Retried);
+            if let Some(suppressed) = self.retried.allow() {
+                tracing::warn!(webhook = %key.escape_debug(), %host, why, suppressed, "a push notification failed and will be retried");
+            }
+            return Some(DeliveryResult::Failed { began, pause });
+        }
         if let Some(suppressed) = self.dropped.allow() {
             tracing::warn!(webhook = %key.escape_debug(), %host, %event, why, suppressed, "a push notification was dropped");
         }
         None
+    }
+
+    /// Whether a webhook is still as it was called. Its secrets are sealed anew each time it is set.
+    fn is_same(&self, now: &StoredWebhook, called: &StoredWebhook) -> bool {
+        let webhooks = &self.push.webhooks;
+        now.webhook == called.webhook
+            || (now.webhook.url == called.webhook.url
+                && webhooks.opened(now) == webhooks.opened(called))
     }
 
     /// Reports that a call waits for memory.
@@ -340,6 +403,22 @@ impl Deliveries {
             tracing::warn!(webhook = %key.escape_debug(), suppressed, "a push notification waits, because others use the memory for large bodies");
         }
         DeliveryResult::NoRoom
+    }
+
+    /// Reports the hosts for which webhooks have waited longer than a call may take.
+    fn report_crowds(&self, queues: &HostQueues) {
+        for (host, crowd) in queues.crowds(self.timeout) {
+            if let Some(suppressed) = self.crowded.allow() {
+                tracing::warn!(
+                    host,
+                    webhooks = crowd.webhooks,
+                    after_failure = crowd.retries,
+                    longest_seconds = crowd.longest.as_secs(),
+                    suppressed,
+                    "push notifications wait, because their host is at its limit of calls: its receivers are slow or fail"
+                );
+            }
+        }
     }
 
     /// Gives up a webhook whose task was removed. The webhook has reached this event, which was not the last one.
@@ -478,12 +557,24 @@ impl Deliveries {
                 status @ 300..=399 => Err(Refused::ForGood(format!(
                     "status {status}: redirects are not followed"
                 ))),
+                // Only its client removes a webhook: the next event is tried.
+                410 => Err(Refused::ForGood(
+                    "status 410: the receiver says that the URL is gone for good; the webhook stays until its client deletes it"
+                        .to_owned(),
+                )),
                 status => Err(Refused::ForGood(format!("status {status}"))),
             },
             Err(error @ HttpError::Forbidden) => Err(Refused::ForGood(error.to_string())),
             Err(error) => Err(Refused::ForNow(error.to_string(), None)),
         }
     }
+}
+
+/// The host that a webhook calls.
+fn host(webhook: &Webhook) -> String {
+    let target = Target::parse(&webhook.url).ok();
+    let host = target.as_ref().and_then(Target::host);
+    host.unwrap_or_default().to_owned()
 }
 
 /// The pause that a receiver asks for in seconds, see RFC 9110 section 10.2.3. A date is ignored: its clock may differ.
@@ -495,15 +586,23 @@ fn pause_in(headers: &[(String, String)]) -> Option<Duration> {
 // === impl DeliverySchedule ===
 
 impl DeliverySchedule {
-    /// A webhook was set, possibly replacing a failing one.
+    /// A webhook was set. If it fails, its retry is due now, but its failures still count: some clients set the same
+    /// webhook with each message, and its event must be dropped in time all the same.
     fn set(&mut self, key: Text) {
-        self.failing.remove(&key);
+        let now = Instant::now();
+        let failing = self.failing.get_mut(&key);
+        let retry = failing.map(|failing| mem::replace(&mut failing.next, now));
         if let Some(step) = self.in_progress.get_mut(&key) {
             step.was_set = true;
-        } else {
-            // Even if it waits: it may have another host now.
-            self.due.insert((Instant::now(), key));
+        } else if retry.is_none_or(|next| next > now) || self.queues.contains(&key) {
+            // Even if it waits for its host: it may have another one now.
+            self.due.insert((now, key));
         }
+    }
+
+    /// A webhook was deleted. If it is set later, its events are others.
+    fn delete(&mut self, key: &Text) {
+        self.failing.remove(key);
     }
 
     /// Schedules a step for these webhooks.
@@ -513,7 +612,7 @@ impl DeliverySchedule {
             if let Some(step) = self.in_progress.get_mut(&key) {
                 step.has_news = true;
             } else if !self.failing.contains_key(&key)
-                && !self.waiting.contains_key(&key)
+                && !self.queues.contains(&key)
                 && self.added.insert(key.clone())
             {
                 self.due.insert((now, key));
@@ -521,70 +620,97 @@ impl DeliverySchedule {
         }
     }
 
+    /// Schedules the renewal of the claims of all failing webhooks.
+    fn renew_claims(&mut self) {
+        // Each webhook has its turn, also if a round takes longer than the interval.
+        if self.to_renew.is_empty() {
+            self.to_renew = self.failing.keys().cloned().collect();
+        }
+    }
+
     /// Starts due steps, up to the limits.
     fn start<'a>(&mut self, deliveries: &'a Deliveries, calls: &mut RunningCalls<'a>) {
+        while let Some(key) = self.next_renewal() {
+            calls.push(Box::pin(deliveries.step(key, None, None)));
+        }
         let now = Instant::now();
-        while calls.len() < MAX_CALLS {
-            let Some(key) = self.next_key(now) else {
+        while self.in_progress.len() - self.renewals() < MAX_CALLS {
+            let Some((since, key)) = self.next_key(now) else {
                 return;
             };
-            if self.in_progress.contains_key(&key) {
-                continue;
-            }
-            let only_renews = self.only_renews(&key, now);
-            if only_renews && self.renewals() >= MAX_RENEWALS {
-                // The claim lasts longer than that.
-                self.due.insert((now + POSTPONED, key));
-                continue;
-            }
+            let failing = self.failing.get(&key).copied();
             let host = deliveries.host_of(&key);
-            let Some(share) = self.hosts.take(&host) else {
-                self.wait(key, host);
+            let is_retry = self.is_retry(&key);
+            let host_of = |key: &Text| deliveries.host_of(key);
+            let Some(share) = self.take((&key, since), &host, is_retry, host_of) else {
                 continue;
             };
-            self.waiting.remove(&key);
-            let failing = self.failing.get(&key).copied();
             let running = RunningStep {
-                only_renews,
+                retries_at: is_retry.then_some(host),
                 ..RunningStep::default()
             };
             self.in_progress.insert(key.clone(), running);
-            let step = deliveries.step(key, (failing, only_renews), share);
-            calls.push(Box::pin(step));
+            calls.push(Box::pin(deliveries.step(key, failing, Some(share))));
         }
     }
 
-    /// The next webhook with a due step. Webhooks that were held back come first, as soon as they may be called.
-    fn next_key(&mut self, now: Instant) -> Option<Text> {
-        if !self.held_back.is_empty() && self.may_retry() {
-            return self.held_back.pop_first().map(|(_, key)| key);
+    /// The next webhook whose claim must be renewed, if the limit allows it. The step begins.
+    fn next_renewal(&mut self) -> Option<Text> {
+        while self.renewals() < MAX_RENEWALS {
+            let key = self.to_renew.pop()?;
+            if self.failing.contains_key(&key) && !self.in_progress.contains_key(&key) {
+                let running = RunningStep {
+                    only_renews: true,
+                    ..RunningStep::default()
+                };
+                self.in_progress.insert(key.clone(), running);
+                return Some(key);
+            }
         }
-        self.due.first().filter(|(due, _)| *due <= now)?;
-        let (_, key) = self.due.pop_first()?;
-        self.added.remove(&key);
-        Some(key)
+        None
     }
 
-    /// Whether the next step of a webhook only renews its claim: its last call failed, and it may not be called yet.
-    fn only_renews(&self, key: &Text, now: Instant) -> bool {
-        let failing = self.failing.get(key);
-        failing.is_some_and(|failing| now < failing.next) || self.is_held_back(key, now)
+    /// The next webhook with a due step, and since when it is due. Webhooks that were held back come first, as soon as
+    /// they may be called.
+    fn next_key(&mut self, now: Instant) -> Option<(Instant, Text)> {
+        loop {
+            let (due, key) = if !self.held_back.is_empty() && self.may_retry() {
+                self.held_back.pop_first()?
+            } else {
+                self.due.first().filter(|(due, _)| *due <= now)?;
+                let (due, key) = self.due.pop_first()?;
+                self.added.remove(&key);
+                (due, key)
+            };
+            let pauses = |failing: &FailedDelivery| now < failing.next;
+            if let Some(step) = self.in_progress.get_mut(&key) {
+                step.due = Some(due);
+            } else if self.failing.get(&key).is_some_and(pauses) {
+                // It was due twice. Its next step is due when the pause is over.
+            } else if self.is_held_back(&key) {
+                self.held_back.insert((due, key));
+            } else {
+                return Some((due, key));
+            }
+        }
     }
 
-    /// Whether it is time to call a webhook whose last call failed, but the maximum number of such webhooks is already
-    /// being called.
-    fn is_held_back(&self, key: &Text, now: Instant) -> bool {
-        let failing = self.failing.get(key);
-        // Before that time, a step only renews the claim.
-        failing.is_some_and(|failing| failing.next <= now) && !self.may_retry()
+    /// Whether the last call to a webhook failed.
+    fn is_retry(&self, key: &Text) -> bool {
+        self.failing
+            .get(key)
+            .is_some_and(FailedDelivery::was_called)
+    }
+
+    /// Whether the last call to a webhook failed, and the maximum number of such webhooks is already being called.
+    fn is_held_back(&self, key: &Text) -> bool {
+        self.is_retry(key) && !self.may_retry()
     }
 
     /// Whether another webhook whose last call failed may be called.
     fn may_retry(&self) -> bool {
-        let retries = self
-            .in_progress
-            .iter()
-            .filter(|(key, step)| !step.only_renews && self.failing.contains_key(*key));
+        let steps = self.in_progress.values();
+        let retries = steps.filter(|step| step.retries_at.is_some());
         retries.count() < MAX_RETRIES
     }
 
@@ -594,18 +720,41 @@ impl DeliverySchedule {
         steps.filter(|step| step.only_renews).count()
     }
 
-    /// Lets a webhook wait for a call to this host to end.
-    fn wait(&mut self, key: Text, host: String) {
-        let before = self.waiting.insert(key.clone(), host.clone());
-        if before.as_ref() != Some(&host) {
-            self.queues.entry(host).or_default().push_back(key);
+    /// A slot of this host for a webhook that is due since then, or `None` if it must wait for one. `is_retry` says
+    /// whether its last call failed.
+    fn take(
+        &mut self,
+        (key, since): (&Text, Instant),
+        host: &str,
+        is_retry: bool,
+        host_of: impl Fn(&Text) -> String,
+    ) -> Option<Share<String>> {
+        let share = self.hosts.take(&host.to_owned());
+        if share.is_some() && !(is_retry && self.retries_at(host) >= MAX_RETRIES_PER_HOST) {
+            self.queues.remove(key);
+            return share;
         }
+        self.queues
+            .push(key.clone(), host.to_owned(), is_retry, since);
+        if let Some(share) = share {
+            // A retry may not use it, but a webhook whose last call did not fail may.
+            self.release_share(share, Instant::now(), host_of);
+        }
+        None
+    }
+
+    /// How many webhooks of this host are being called whose last call failed.
+    fn retries_at(&self, host: &str) -> usize {
+        let steps = self.in_progress.values();
+        let retries = steps.filter(|step| step.retries_at.as_deref() == Some(host));
+        retries.count()
     }
 
     /// Waits until a step is due and within the limits.
-    async fn next_due(&self, in_progress: usize) {
+    async fn next_due(&self) {
+        let has_room = self.in_progress.len() - self.renewals() < MAX_CALLS;
         match self.due.first() {
-            Some((due, _)) if in_progress < MAX_CALLS => sleep_until(*due).await,
+            Some((due, _)) if has_room => sleep_until(*due).await,
             _ => pending().await,
         }
     }
@@ -620,18 +769,15 @@ impl DeliverySchedule {
         host_of: impl Fn(&Text) -> String,
     ) {
         let now = Instant::now();
-        self.release_share(share, now, host_of);
         let step = self.in_progress.remove(&key).unwrap_or_default();
-        if step.was_set {
-            // The webhook that was called no longer exists.
-            self.failing.remove(&key);
-            self.due.insert((now, key));
-            return;
+        if let Some(share) = share {
+            self.release_share(share, now, host_of);
         }
         match outcome {
             DeliveryResult::Idle => {
                 self.failing.remove(&key);
-                if step.has_news {
+                self.queues.remove(&key);
+                if step.has_news || step.was_set {
                     self.due.insert((now, key));
                 }
             }
@@ -640,15 +786,10 @@ impl DeliverySchedule {
                 self.due.insert((now, key));
             }
             DeliveryResult::Wait => {
-                let next = match self.failing.get(&key).map_or(now, |failing| failing.next) {
-                    // It is held back.
-                    due if due <= now => {
-                        self.held_back.insert((due, key.clone()));
-                        now + RENEW
-                    }
-                    next => next,
-                };
-                self.due.insert((next.min(now + RENEW), key));
+                // Otherwise it waits where it did.
+                if let Some(due) = step.due.or(step.was_set.then_some(now)) {
+                    self.due.insert((due, key));
+                }
             }
             DeliveryResult::NoRoom => {
                 // An event that comes meanwhile must not make it due once more.
@@ -656,21 +797,26 @@ impl DeliverySchedule {
                     self.due.insert((now + POSTPONED, key));
                 }
             }
-            DeliveryResult::Failed(_) | DeliveryResult::NotStored => {
+            DeliveryResult::Failed { .. } | DeliveryResult::NotStored => {
                 let called = match outcome {
-                    DeliveryResult::Failed(pause) => Some(pause.unwrap_or_default()),
+                    DeliveryResult::Failed { began, pause } => {
+                        Some((began, pause.unwrap_or_default()))
+                    }
                     _ => None,
                 };
-                let failing = FailedDelivery::after(self.failing.get(&key), called, now);
-                self.due
-                    .insert((failing.next.min(now + RENEW), key.clone()));
+                let mut failing = FailedDelivery::after(self.failing.get(&key), called, now);
+                if step.was_set {
+                    failing.next = now;
+                }
+                self.due.insert((failing.next, key.clone()));
                 self.failing.insert(key, failing);
             }
         }
     }
 
-    /// Releases a slot to the next webhook of the same host. Webhooks before it that have another host now, or were
-    /// deleted, do not use the slot, but are due too.
+    /// Releases a slot to the next webhook of the same host. Webhooks before it that cannot use the slot are due too:
+    /// they have another host now, were deleted, are held back, or their claim is being renewed. They are due before
+    /// webhooks that have not waited.
     fn release_share(
         &mut self,
         share: Share<String>,
@@ -679,22 +825,14 @@ impl DeliverySchedule {
     ) {
         let host = share.holder().clone();
         drop(share);
-        let Some(queue) = self.queues.get_mut(&host) else {
-            return;
-        };
-        while let Some(key) = queue.pop_front() {
-            if self.waiting.get(&key) != Some(&host) {
-                continue;
-            }
-            self.waiting.remove(&key);
-            let uses_slot = host_of(&key) == host;
-            self.due.insert((now, key));
+        let may_retry = self.retries_at(&host) < MAX_RETRIES_PER_HOST;
+        while let Some((since, key)) = self.queues.pop(&host, may_retry) {
+            let can_start = !self.in_progress.contains_key(&key) && !self.is_held_back(&key);
+            let uses_slot = can_start && host_of(&key) == host;
+            self.due.insert((since.min(now), key));
             if uses_slot {
                 break;
             }
-        }
-        if queue.is_empty() {
-            self.queues.remove(&host);
         }
     }
 
@@ -702,8 +840,7 @@ impl DeliverySchedule {
     /// another host, before its step began.
     fn use_free_slots(&mut self, host_of: impl Fn(&Text) -> String) {
         let now = Instant::now();
-        let hosts: Vec<String> = self.queues.keys().cloned().collect();
-        for host in hosts {
+        for host in self.queues.hosts() {
             let free: Vec<_> = iter::from_fn(|| self.hosts.take(&host)).collect();
             for share in free {
                 self.release_share(share, now, &host_of);
@@ -719,10 +856,10 @@ impl Default for DeliverySchedule {
             added: HashSet::new(),
             in_progress: HashMap::new(),
             failing: HashMap::new(),
+            to_renew: Vec::new(),
             held_back: BTreeSet::new(),
             hosts: Shares::new(MAX_PER_HOST),
-            waiting: HashMap::new(),
-            queues: HashMap::new(),
+            queues: HostQueues::default(),
         }
     }
 }
@@ -730,18 +867,34 @@ impl Default for DeliverySchedule {
 // === impl FailedDelivery ===
 
 impl FailedDelivery {
-    /// Counts a failure. `called` is the pause that the webhook asks for; `None` if the log failed before the call.
-    fn after(before: Option<&Self>, called: Option<Duration>, now: Instant) -> Self {
+    /// Counts a failure. `called` is when the call began, and the pause that the webhook asks for; `None` if the log
+    /// failed before the call.
+    fn after(before: Option<&Self>, called: Option<(Instant, Duration)>, now: Instant) -> Self {
         let times = before.map_or(0, |before| before.times + 1);
         let pause = PAUSES.0.saturating_mul(1 << times.min(10));
-        let pause = pause.max(called.unwrap_or_default()).min(PAUSES.1);
+        let (began, asked) = called.unzip();
+        let pause = pause.max(asked.unwrap_or_default()).min(PAUSES.1);
         Self {
-            since: before
-                .and_then(|before| before.since)
-                .or(called.map(|_| now)),
+            since: before.and_then(|before| before.since).or(began),
             times,
             next: now + pause,
         }
+    }
+
+    /// Whether the webhook was called. Otherwise only the log failed.
+    fn was_called(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// How long ago the first call began.
+    fn age(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Whether the time for retries passed while its retry waited for its turn. A retry that begins at most this
+    /// `delay` after it became due is not too late. (Its last call may have succeeded, if the log failed after it.)
+    fn is_too_late(&self, give_up_after: Duration, delay: Duration) -> bool {
+        self.was_called() && self.age() >= give_up_after && self.next.elapsed() > delay
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct AllowedUrls {
 const CURE: &str = ", unless it is below one of a2a.push_notifications.allowed_urls";
 /// How a URL of this machine can be allowed.
 const LOCAL_CURE: &str = ", unless it is below one of a2a.push_notifications.allowed_urls, or a2a.push_notifications.loopback is true";
+/// Why a URL is refused if only some are allowed.
+const NOT_LISTED: &str = "it must be below one of a2a.push_notifications.allowed_urls, because a2a.push_notifications.public_urls is false";
 
 // === impl AllowedUrls ===
 
@@ -53,6 +55,9 @@ impl AllowedUrls {
     /// # Errors
     /// Why it may not be called.
     pub(crate) fn reach(&self, target: &Target) -> Result<Reach, String> {
+        if target.origin().ends_with(":0") {
+            return Err("its port is 0, which no receiver can have".to_owned());
+        }
         let forbidden = target.forbidden(&self.listed);
         let is_local = is_loopback(target);
         if let None | Some(Forbidden::NotEncrypted | Forbidden::NotGlobal) = forbidden
@@ -62,23 +67,43 @@ impl AllowedUrls {
             return Ok(Reach::Registered);
         }
         let cure = if is_local { LOCAL_CURE } else { CURE };
-        if let Some(forbidden) = forbidden {
-            return Err(match forbidden {
-                Forbidden::Scheme => "its scheme must be https".to_owned(),
-                Forbidden::UserInfo => "it contains a user or a password".to_owned(),
-                Forbidden::NotEncrypted => format!("its scheme must be https{cure}"),
-                Forbidden::NotGlobal => format!("its host is not globally reachable{cure}"),
-                other => other.to_string(),
-            });
-        }
-        if target.is_within(&self.listed) {
-            return Ok(Reach::Registered);
-        }
-        if self.public {
-            return Ok(Reach::Global);
-        }
-        Err(format!("only some URLs are allowed{cure}"))
+        let why = match forbidden {
+            Some(Forbidden::Scheme) => "its scheme must be https".to_owned(),
+            Some(Forbidden::UserInfo) => "it contains a user or a password".to_owned(),
+            None if target.is_within(&self.listed) => return Ok(Reach::Registered),
+            _ if !self.public && !is_local => NOT_LISTED.to_owned(),
+            Some(Forbidden::NotGlobal) => format!("its host is not globally reachable{cure}"),
+            // Another URL of the same host may be listed.
+            Some(Forbidden::NotEncrypted) | None if !target.is_encrypted() => {
+                format!("its scheme must be https{cure}")
+            }
+            Some(other) => other.to_string(),
+            None => return Self::reach_of_public(target),
+        };
+        Err(why)
     }
+
+    /// Which addresses a URL may lead to that is not listed.
+    fn reach_of_public(target: &Target) -> Result<Reach, String> {
+        match target.host().is_some_and(is_possible) {
+            true => Ok(Reach::Global),
+            false => Err("its host is not a valid DNS name: the name may have at most 253 characters; each part between dots has 1 to 63 letters, digits, - or _, and does not begin or end with -".to_owned()),
+        }
+    }
+}
+
+/// Whether a normalised host is an address, or a name that DNS can have. The URL standard accepts more names. `_` is
+/// not for hosts, but in use. Source: RFC 1123 section 2.1.
+fn is_possible(host: &str) -> bool {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(is_legal)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    host.starts_with('[') || (name.len() <= 253 && name.split('.').all(is_label))
 }
 
 /// Whether a URL names this machine, without asking DNS.
@@ -165,6 +190,84 @@ mod tests {
             "https://hooks.example.com/x",
         ] {
             assert!(reach(&listed, url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_listed_url_allows_http_only_below_itself() {
+        let any = allowed(&["http://hooks.example.com/a2a"], true);
+        let reach = |url: &str| any.reach(&Target::parse(url).unwrap());
+        assert_eq!(
+            reach("http://hooks.example.com/a2a/x"),
+            Ok(Reach::Registered)
+        );
+        assert_eq!(reach("https://hooks.example.com/other"), Ok(Reach::Global));
+        for url in [
+            "http://hooks.example.com/other",
+            "http://hooks.example.com/a2ab",
+            "http://hooks.example.com/",
+            "http://other.example.com/a2a",
+        ] {
+            let why = reach(url).unwrap_err();
+            assert!(
+                why.starts_with("its scheme must be https, unless"),
+                "{url}: {why}"
+            );
+        }
+        let listed = allowed(&["http://hooks.example.com/a2a"], false);
+        for url in [
+            "http://hooks.example.com/other",
+            "https://other.example.com/",
+        ] {
+            let why = listed.reach(&Target::parse(url).unwrap()).unwrap_err();
+            assert!(why.contains("public_urls is false"), "{url}: {why}");
+        }
+    }
+
+    #[test]
+    fn port_0_is_refused() {
+        let any = AllowedUrls {
+            loopback: true,
+            ..allowed(&[], true)
+        };
+        for url in [
+            "https://8.8.8.8:0/x",
+            "https://[2606:4700::1111]:00/",
+            "http://localhost:0/",
+        ] {
+            let why = any.reach(&Target::parse(url).unwrap()).unwrap_err();
+            assert!(why.contains("port"), "{url}: {why}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_dns_cannot_have_are_refused() {
+        let any = allowed(&[], true);
+        let is_allowed = |url: &str| Target::parse(url).is_ok_and(|it| any.reach(&it).is_ok());
+        for url in [
+            "https://..",
+            "https://./x",
+            "https://.example.com/x",
+            "https://hooks..example.com/x",
+            "https://hooks.example.com../x",
+            "https://-a-",
+            "https://-hooks.example.com/x",
+            "https://hooks-.example.com/x",
+            "https://hooks*.example.com/x",
+            &format!("https://{}.example.com/x", "a".repeat(64)),
+            &format!("https://{}example.com/x", "a23456789.".repeat(25)),
+        ] {
+            assert!(!is_allowed(url), "{url}");
+        }
+        for url in [
+            "https://hooks.example.com./x",
+            "https://a--b.my_hooks.example.com:8443/x",
+            "https://b\u{fc}cher.example/x",
+            "https://8.8.8.8/x",
+            "https://[2606:4700::1111]/x",
+            &format!("https://{}.example.com/x", "a".repeat(63)),
+        ] {
+            assert!(is_allowed(url), "{url}");
         }
     }
 
