@@ -16,7 +16,7 @@ use crate::config::{
 #[cfg(feature = "nats")]
 use crate::names::Names;
 use crate::names::{Name, Template};
-use crate::state::{AGENTS, EXECUTIONS, LOGS, LogLocation, LogSpec, PUSH, STORAGE};
+use crate::state::{AGENTS, EXECUTIONS, LOGS, LogLocation, LogSpec, PUSH, RESULTS, STORAGE, TASKS};
 
 /// One thing that the bridge does on one bus.
 #[derive(Debug)]
@@ -229,8 +229,10 @@ fn state(config: &Config, transport: &Name, kind: Option<TransportType>) -> Vec<
     }
     let log = |spec| log_use(config, kind?, spec);
     let is_used = |spec: &LogSpec| {
-        (config.registry.enabled || *spec != AGENTS)
-            && (config.a2a.push_notifications.enabled || *spec != PUSH)
+        (config.keeps_tasks() || *spec != TASKS)
+            && (config.keeps_results() || *spec != RESULTS)
+            && (config.registry.enabled || *spec != AGENTS)
+            && (config.keeps_webhooks() || *spec != PUSH)
             && (config.keeps_executions() || ![EXECUTIONS, STORAGE].contains(spec))
     };
     LOGS.into_iter().filter(is_used).filter_map(log).collect()

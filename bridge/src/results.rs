@@ -46,6 +46,7 @@ pub(crate) use self::resources::{MAX_URI, ResourceEvent, Subscription, UpdateSou
 
 use self::fold::{ClaimOutcome, ClaimedKey, Entry, Event, FollowedCall, ResultFold};
 use self::resources::{RESOURCE, SUBSCRIPTION};
+use crate::account::Retry;
 use crate::calls::callid::CallId;
 use crate::calls::pending::CallerMessage;
 use crate::calls::question::PassedAnswer;
@@ -69,7 +70,9 @@ pub(crate) struct Results {
     feeds: TaskTracker,
     /// The calls whose keys are watched over.
     watched: Mutex<HashSet<String>>,
-    is_shared: bool,
+    /// The end of the log when this process opened it, if only this process uses it: nobody works any more on what was
+    /// claimed before.
+    opened_at: Option<Cursor>,
     lost: LogLimit,
     unfollowed: LogLimit,
     unrenewed: LogLimit,
@@ -129,16 +132,20 @@ impl Results {
     /// When the log cannot be opened.
     pub(crate) async fn open(logs: &Logs, log: &LogLimits) -> Result<Arc<Self>, StateError> {
         let view = logs.view(RESULTS, ResultFold).await?;
-        Ok(Arc::new(Self::new(view, logs.is_shared(), log)))
+        let opened_at = match logs.is_shared() {
+            true => None,
+            false => Some(view.end().await?),
+        };
+        Ok(Arc::new(Self::new(view, opened_at, log)))
     }
 
-    fn new(view: View<ResultFold>, is_shared: bool, log: &LogLimits) -> Self {
+    fn new(view: View<ResultFold>, opened_at: Option<Cursor>, log: &LogLimits) -> Self {
         Self {
             view,
             work: TaskTracker::new(),
             feeds: TaskTracker::new(),
             watched: Mutex::default(),
-            is_shared,
+            opened_at,
             lost: log.limit(Level::ERROR, "more answers were not stored"),
             unfollowed: log.limit(Level::WARN, "more calls were not recorded"),
             unrenewed: log.limit(Level::WARN, "more claims were not renewed"),
@@ -279,21 +286,17 @@ impl Results {
 
     /// Waits until the call that claimed a key has answered or released it, or until another replica has recorded its
     /// answer. If no replica renews the claim any more, and the agent has been silent for longer than it may be, the
-    /// answer is recorded as lost.
+    /// answer is recorded as lost; at once if the process that claimed the key has certainly ended.
     pub(crate) async fn until_settled(&self, key: &str, call: &Text) {
-        let running = |entries: &Entries<Entry>| {
-            claimed(entries, key)
-                .filter(|claimed| claimed.outcome.is_none() && claimed.claim.call == *call)?;
-            let followed = followed(entries, call);
-            if followed.is_some_and(FollowedCall::is_recorded_elsewhere) {
-                return None;
-            }
+        let longest_silence = |entries: &Entries<Entry>| {
+            let (_, followed) = running(entries, key, call)?;
             Some(followed.map_or(Duration::ZERO, |call| call.opened.wait_for_part()))
         };
+        self.give_up_left(key, call).await;
         let call_key = call_key(call);
         loop {
             let (_, mut recorded) = self.view.follow(Some(&call_key), BEHIND, |_| ());
-            let (wait, mut claim) = self.view.follow(Some(key), BEHIND, running);
+            let (wait, mut claim) = self.view.follow(Some(key), BEHIND, longest_silence);
             let Some(wait) = wait else {
                 return;
             };
@@ -318,6 +321,23 @@ impl Results {
             if matches!(next, Ok(None)) {
                 return;
             }
+        }
+    }
+
+    /// Gives up a key that an earlier process has claimed and not answered, if only this process uses the log.
+    async fn give_up_left(&self, key: &str, call: &Text) {
+        let Some(opened_at) = &self.opened_at else {
+            return;
+        };
+        let is_left = || {
+            self.view.read(|entries| {
+                let running = running(entries, key, call);
+                running.is_some_and(|(claimed, _)| opened_at.has_passed(claimed.at))
+            })
+        };
+        // This process may not have read all records of the earlier one.
+        if is_left() && self.view.latest(LATEST).await.is_ok() && is_left() {
+            self.give_up(key, call).await;
         }
     }
 
@@ -412,7 +432,7 @@ impl Results {
 
     /// Whether other replicas share this log.
     pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared
+        self.opened_at.is_none()
     }
 
     /// Records a call before it is published, so that other replicas can follow its answer. Returns whether that
@@ -487,12 +507,13 @@ impl Results {
     }
 
     /// The answer to a call of another replica after its first `consumed` parts: the recorded parts, then new ones as
-    /// they are recorded.
+    /// they are recorded. `retry` is the request that gets it, if there is one.
     pub(crate) fn resume(
         self: &Arc<Self>,
         calls: &Arc<Calls>,
         call: CallId,
         consumed: usize,
+        retry: Option<Retry>,
     ) -> Box<Answer> {
         let opened = self.opened(call);
         let (agent, timeouts) = opened.map_or_else(Default::default, |(opened, _)| {
@@ -500,7 +521,7 @@ impl Results {
             (opened.agent.clone(), timeouts)
         });
         let messages = self.messages(calls, call, consumed);
-        calls.resume(call, agent, timeouts, consumed, messages)
+        calls.resume(call, agent, timeouts, consumed, messages, retry)
     }
 
     /// What a task's call of this replica receives instead of its answer once it has lost the bus: the parts that other
@@ -596,7 +617,7 @@ impl Results {
 
     /// Whether no other replica has the answer to a call, which is pending here or recorded to its end.
     pub(crate) fn has_alone(&self, call: CallId, is_pending: bool) -> bool {
-        !self.is_shared && (is_pending || self.has_ended(call))
+        !self.is_shared() && (is_pending || self.has_ended(call))
     }
 
     /// Whether the answer to a call is recorded to its end.
@@ -836,6 +857,19 @@ fn is_over(entries: &Entries<Entry>, key: &str) -> bool {
 
 fn followed<'a>(entries: &'a Entries<Entry>, call: &str) -> Option<&'a FollowedCall> {
     entries.get(&call_key(call))?.call()
+}
+
+/// The claim of this call on a key, and the record of the call, until it has an outcome or a part of its answer is
+/// recorded.
+fn running<'a>(
+    entries: &'a Entries<Entry>,
+    key: &str,
+    call: &str,
+) -> Option<(&'a ClaimedKey, Option<&'a FollowedCall>)> {
+    let claimed = claimed(entries, key).filter(|claimed| claimed.is_open(call))?;
+    let followed = followed(entries, call);
+    let is_recorded = followed.is_some_and(FollowedCall::is_recorded_elsewhere);
+    (!is_recorded).then_some((claimed, followed))
 }
 
 fn key_state(claimed: &ClaimedKey, recorded: Option<CallId>, claim: &Claim, now: u64) -> KeyState {

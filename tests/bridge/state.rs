@@ -9,6 +9,7 @@ use a2abus_bridge::config::Config;
 use a2abus_bridge::state::{AnyLog, EmbeddedLog, Kind, LogSpec, MemoryLog, TASKS};
 use support::battery::{unique, within};
 use support::logs::{self, CASES, History, Logs, commit};
+use support::running::Running;
 use tokio_util::sync::CancellationToken;
 
 struct InMemory {
@@ -178,6 +179,45 @@ async fn a_bridge_is_ready_when_its_state_has_caught_up_and_finds_it_again_in_a_
         stop.cancel();
         within("the bridge stops", running).await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bridge_is_degraded_while_a_file_of_its_state_is_not_in_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let bridge = Running::start(&format!(
+        "transports: {{m: {{type: memory}}}}\nstate: {{log: embedded, directory: {:?}}}",
+        directory.path()
+    ))
+    .await;
+    let cause = || {
+        let degraded = bridge.report().degraded.into_iter();
+        let mut of_file = degraded.filter(|it| &*it.name == "file of state results");
+        of_file.next().map(|it| it.cause)
+    };
+    let (file, away) = (
+        directory.path().join("results.redb"),
+        directory.path().join("away"),
+    );
+    std::fs::rename(&file, &away).unwrap();
+    let why = within("the bridge notices it", async {
+        loop {
+            if let Some(cause) = cause() {
+                return cause;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(why.contains("results.redb was moved away"), "{why}");
+    assert!(bridge.report().ready);
+    std::fs::rename(&away, &file).unwrap();
+    within("the bridge notices that it is back", async {
+        while cause().is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    bridge.stop().await;
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ impl AttachedBinding {
         deadlines: &Deadlines,
     ) -> bool {
         if let Some(suppressed) = self.log.begun.allow() {
-            tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost after about 20 s");
+            tracing::warn!(binding = %self.intake.name, id = %logged_id(&request.id), suppressed, "a redelivered request was already started, so it is not executed again: waiting for its answer; if the bridge that started it has stopped, the requester gets answer_lost: at once with `state.log: embedded`, otherwise within about 20 s");
         }
         let settled = self.results.until_settled(key, call);
         timeout_at(deadlines.last, settled).await.is_ok()

@@ -181,6 +181,8 @@ pub(crate) struct StoredResponse {
 #[derive(Debug, Clone)]
 pub(crate) struct ClaimedKey {
     pub(crate) claim: Claim,
+    /// The position of the claim's record.
+    pub(crate) at: Position,
     pub(crate) outcome: Option<ClaimOutcome>,
     bytes: usize,
 }
@@ -237,7 +239,7 @@ impl Fold for ResultFold {
         let bytes = record.body.as_ref().map_or(0, Bytes::len);
         match (&mut *entry, event) {
             (None, Event::Claimed(claim)) => {
-                *entry = Some(Entry::Key(ClaimedKey::new(claim, bytes)))
+                *entry = Some(Entry::Key(ClaimedKey::new(claim, record.position, bytes)));
             }
             (None, Event::Opened(opened)) => {
                 *entry = Some(Entry::Call(FollowedCall::new(
@@ -471,9 +473,10 @@ impl FollowedCall {
 // === impl ClaimedKey ===
 
 impl ClaimedKey {
-    fn new(claim: Claim, bytes: usize) -> Self {
+    fn new(claim: Claim, at: Position, bytes: usize) -> Self {
         Self {
             claim,
+            at,
             outcome: None,
             bytes,
         }
@@ -500,7 +503,7 @@ impl ClaimedKey {
     }
 
     /// Whether this call has claimed the key and not answered yet.
-    fn is_open(&self, call: &str) -> bool {
+    pub(crate) fn is_open(&self, call: &str) -> bool {
         *self.claim.call == *call && self.outcome.is_none()
     }
 }

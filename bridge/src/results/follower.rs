@@ -599,7 +599,7 @@ impl Follower {
             tracing::warn!(%call, agent, task = task.map(Text::as_str), suppressed, "the replica that made a call does not receive its answer: this replica takes it over");
         }
         if let (true, Some(task), Some(tasks)) = (has_task, task, &self.tasks) {
-            let answer = self.results.resume(&self.calls, call, before);
+            let answer = self.results.resume(&self.calls, call, before, None);
             tasks.drive(task.clone(), answer);
         }
     }

@@ -189,7 +189,7 @@ mod tests {
         let memory_bytes = 100_000;
         let log = MemoryLog::new(RESULTS, 1 << 20);
         let (view, _task) = View::start(log, ResultFold, memory_bytes);
-        let results = Results::new(view, true, &LogLimits::default());
+        let results = Results::new(view, None, &LogLimits::default());
         let subscription = |number: usize| Subscription {
             subscriber: format!("mcp-session-{number}").into(),
             agent: "files".into(),

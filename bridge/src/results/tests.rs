@@ -8,9 +8,15 @@ use crate::state::{MemoryLog, ViewTask};
 const KEY: &str = "key-1";
 const LONG: Duration = Duration::from_secs(300);
 
+/// One of several replicas that share this log.
 fn replica(log: &MemoryLog) -> (Results, ViewTask) {
+    process(log, None)
+}
+
+/// A process that opened this log at this end, if only it uses the log.
+fn process(log: &MemoryLog, opened_at: Option<Cursor>) -> (Results, ViewTask) {
     let (view, task) = View::start(log.clone(), ResultFold, 1 << 20);
-    (Results::new(view, true, &LogLimits::default()), task)
+    (Results::new(view, opened_at, &LogLimits::default()), task)
 }
 
 fn claim(call: &str) -> Claim {
@@ -48,6 +54,55 @@ async fn the_answer_of_a_replica_that_has_stopped_is_lost() {
         matches!(&state, KeyState::Lost(call) if **call == *"a"),
         "{state:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_an_earlier_process_is_lost_at_once_if_no_other_one_can_answer_it() {
+    const LEFT: &str = "key-left";
+    const ANSWERED: &str = "key-answered";
+    const RECORDED: &str = "key-recorded";
+    let log = MemoryLog::new(RESULTS, 1 << 20);
+    let (earlier, _earlier) = replica(&log);
+    let recorded = CallId::new(crate::calls::callid::Replica(1)).unwrap();
+    let name = Text::from(recorded.to_string());
+    for (key, call) in [(LEFT, "left"), (ANSWERED, "answered"), (RECORDED, &*name)] {
+        let state = earlier.claim(key, &claim(call), LONG).await.unwrap();
+        assert!(matches!(state, KeyState::Ours), "{state:?}");
+    }
+    let response = StoredResponse {
+        status: 200,
+        headers: Vec::new(),
+        body: "x".into(),
+    };
+    earlier.keep(ANSWERED, &"answered".into(), response).await;
+    assert!(earlier.open_call(recorded, opened_with(RECORDED)).await);
+    let part = RecordedPart::new(&Bytes::from_static(b"{}"), false, Author::Agent);
+    assert!(earlier.keep_part(recorded, 0, part).await);
+    let end = earlier.end().await.unwrap();
+    let (results, _log) = process(&log, Some(end));
+    results.view.caught_up().await.unwrap();
+    let started = Instant::now();
+    for (key, call) in [(LEFT, "left"), (ANSWERED, "answered"), (RECORDED, &*name)] {
+        results.until_settled(key, &call.into()).await;
+    }
+    assert!(started.elapsed() < SILENCE, "{:?}", started.elapsed());
+    let state = results.claim(LEFT, &claim("b"), LONG).await.unwrap();
+    assert!(
+        matches!(&state, KeyState::Lost(call) if **call == *"left"),
+        "{state:?}"
+    );
+    let state = results.claim(ANSWERED, &claim("b"), LONG).await.unwrap();
+    assert!(matches!(state, KeyState::Answered(_)), "{state:?}");
+    let state = results.claim(RECORDED, &claim("b"), LONG).await.unwrap();
+    assert!(
+        matches!(state, KeyState::RecordedElsewhere(call) if call == recorded),
+        "{state:?}"
+    );
+    // What this process has claimed itself is waited for.
+    results.claim(KEY, &claim("own"), LONG).await.unwrap();
+    let own = Text::from("own");
+    let settled = timeout(SILENCE / 2, results.until_settled(KEY, &own));
+    assert!(settled.await.is_err());
 }
 
 /// The agent may take this long for a part, and ten times as long for the whole answer.
@@ -116,7 +171,7 @@ async fn only_a_task_whose_last_call_is_recorded_has_a_deadline() {
 async fn a_session_stays_ended_without_room_for_its_entry() {
     let log = MemoryLog::new(RESULTS, 1 << 20);
     let (view, _task) = View::start(log, ResultFold, 20_000);
-    let results = Results::new(view, true, &LogLimits::default());
+    let results = Results::new(view, None, &LogLimits::default());
     let session = "mcp-session-first";
     results.note_over(session).await.unwrap();
     let is_stored = || results.view.read(|entries| entries.get(session).is_some());
@@ -135,7 +190,7 @@ async fn a_session_stays_ended_without_room_for_its_entry() {
 async fn a_key_whose_entry_was_removed_is_not_free() {
     let log = MemoryLog::new(RESULTS, 1 << 20);
     let (view, _task) = View::start(log, ResultFold, 20_000);
-    let results = Results::new(view, true, &LogLimits::default());
+    let results = Results::new(view, None, &LogLimits::default());
     results.claim(KEY, &claim("a"), LONG).await.unwrap();
     results.give_up(KEY, &"a".into()).await;
     let mut others = 0;

@@ -1,10 +1,12 @@
 //! A log in a file, for one process. It survives restarts.
 
 use std::any::Any;
-use std::io;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use a2abus_executor::open_database;
@@ -18,6 +20,7 @@ use super::log::{
     check_key,
 };
 use crate::clock;
+use crate::lock::lock;
 
 /// A log in its own file. Clones share it; no other process can open it at the same time.
 #[derive(Debug, Clone)]
@@ -37,6 +40,8 @@ struct Shared {
 struct OpenFile {
     name: &'static str,
     path: PathBuf,
+    /// The file that was opened last. It is kept open: otherwise the inode of a deleted file could be used again.
+    opened: Mutex<Option<File>>,
     database: RwLock<DatabaseSlot>,
 }
 
@@ -86,6 +91,11 @@ impl EmbeddedLog {
     /// # Errors
     /// [`StateError::Disk`] when the file cannot be used, or another process has opened it.
     pub fn open(spec: LogSpec, directory: &Path) -> Result<Self, StateError> {
+        check_directory(directory).map_err(|error| StateError::Disk {
+            name: spec.name,
+            path: directory.to_owned(),
+            error: Arc::new(Error::Io(error)),
+        })?;
         let file = Arc::new(OpenFile::new(spec.name, directory));
         let next = file.run(prepare)?;
         let (appends, queue) = mpsc::channel(QUEUE);
@@ -111,6 +121,13 @@ impl EmbeddedLog {
 
     pub(super) fn spec(&self) -> &LogSpec {
         &self.0.spec
+    }
+
+    /// Why the next process would not find this file, if it is not in its place. Blocks.
+    pub(super) fn misplaced(&self) -> Option<String> {
+        let file = &self.0.file;
+        let why = file.misplaced()?;
+        Some(format!("{} {why}", file.path.display()))
     }
 
     pub(super) async fn append(
@@ -181,6 +198,7 @@ impl OpenFile {
         Self {
             name,
             path: directory.join(format!("{name}.redb")),
+            opened: Mutex::default(),
             database: RwLock::new(DatabaseSlot::Closed),
         }
     }
@@ -202,7 +220,12 @@ impl OpenFile {
             DatabaseSlot::Failed(_) | DatabaseSlot::Closed => {}
         }
         *slot = DatabaseSlot::Closed;
+        // An empty or other file in its place would silently begin another state.
+        if let Some(why) = self.misplaced() {
+            return Err(Error::Io(io::Error::other(why)));
+        }
         let database = Arc::new(open_database(&self.path, CACHE_BYTES)?);
+        *lock(&self.opened) = Some(File::open(&self.path).map_err(Error::Io)?);
         *slot = DatabaseSlot::Open(Arc::clone(&database));
         Ok(database)
     }
@@ -221,6 +244,23 @@ impl OpenFile {
             Ok(done) => done.map_err(|error| self.failed(error)),
             Err(panic) => Err(self.panicked(&*panic)),
         }
+    }
+
+    /// Why the file that was opened is not in its place; `None` if it is, or if none was opened yet.
+    fn misplaced(&self) -> Option<String> {
+        let opened = lock(&self.opened).as_ref()?.metadata().ok()?;
+        let what = match fs::metadata(&self.path) {
+            Ok(found) if identity(&opened) == identity(&found) => return None,
+            Ok(_) => "was replaced".to_owned(),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                "was moved away or deleted".to_owned()
+            }
+            // Its path leads through a file or a circle of links, for example.
+            Err(error) => format!("cannot be found ({error})"),
+        };
+        Some(format!(
+            "{what}: the bridge uses no other file in its place while it runs, and will not find its records after a restart; move that file back, or restart the bridge to continue with what is there now"
+        ))
     }
 
     fn slot(&self) -> RwLockWriteGuard<'_, DatabaseSlot> {
@@ -256,6 +296,27 @@ impl OpenFile {
             "the database library has panicked ({text}): if the file is damaged, restore it from a backup, or move it away to begin with an empty state"
         ))))
     }
+}
+
+/// The device and the inode number of a file.
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Fails if something else is in the place of the directory, or its links lead in a circle. A missing directory has an
+/// error of its own.
+fn check_directory(directory: &Path) -> io::Result<()> {
+    let why = match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => "it is not a directory".to_owned(),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound | ErrorKind::PermissionDenied => return Ok(()),
+            _ => error.to_string(),
+        },
+    };
+    Err(io::Error::other(format!(
+        "{why}: set `state.directory` to a directory that exists, or fix what is at its path"
+    )))
 }
 
 /// Creates the tables, and removes the deletions of the last run, because no view still has their keys. Returns the
@@ -473,6 +534,49 @@ mod tests {
     }
 
     #[test]
+    fn a_state_directory_that_is_not_a_directory_is_named_with_the_cure() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, circle) = (root.path().join("file"), root.path().join("circle"));
+        fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&circle, &circle).unwrap();
+        for directory in [file.clone(), file.join("below"), circle] {
+            let spec = LogSpec {
+                name: "test",
+                kind: Kind::Latest,
+            };
+            let error = EmbeddedLog::open(spec, &directory).unwrap_err();
+            let text = error.to_string();
+            let named = format!("{}: ", directory.display());
+            let cure = "set `state.directory` to a directory";
+            assert!(text.contains(&named) && text.contains(cure), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_or_replaced_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = LogSpec {
+            name: "test",
+            kind: Kind::Latest,
+        };
+        let log = EmbeddedLog::open(spec, directory.path()).unwrap();
+        assert_eq!(log.misplaced(), None);
+        let (path, away) = (&log.0.file.path, directory.path().join("away"));
+        fs::rename(path, &away).unwrap();
+        let why = log.misplaced().unwrap();
+        assert!(why.contains("test.redb was moved away"), "{why}");
+        fs::write(path, "").unwrap();
+        let why = log.misplaced().unwrap();
+        assert!(why.contains("test.redb was replaced"), "{why}");
+        fs::remove_file(path).unwrap();
+        std::os::unix::fs::symlink(path, path).unwrap();
+        let why = log.misplaced().unwrap();
+        assert!(why.contains("test.redb cannot be found ("), "{why}");
+        fs::rename(&away, path).unwrap();
+        assert_eq!(log.misplaced(), None);
+    }
+
+    #[test]
     fn the_error_of_a_panic_names_its_message_and_does_not_say_that_the_file_is_damaged() {
         for panic in [
             Box::new("out of range") as Box<dyn Any + Send>,
@@ -501,6 +605,31 @@ mod tests {
         }
         drop(user);
         file.run(prepare).unwrap();
+    }
+
+    #[test]
+    fn after_an_error_no_other_file_is_used_in_place_of_one_that_was_moved_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = OpenFile::new("test", directory.path());
+        file.run(prepare).unwrap();
+        let away = directory.path().join("away");
+        fs::rename(&file.path, &away).unwrap();
+        let fails = |_: &Database| Err::<(), _>(Error::Io(io::ErrorKind::StorageFull.into()));
+        file.run(fails).unwrap_err();
+        let error = file.run(prepare).unwrap_err();
+        assert!(error.is_outage(), "{error}");
+        assert!(
+            error.to_string().contains("was moved away or deleted"),
+            "{error}"
+        );
+        assert!(!file.path.exists(), "an empty file was created");
+        drop(open_database(&file.path, CACHE_BYTES).unwrap());
+        let error = file.run(prepare).unwrap_err();
+        assert!(error.to_string().contains("was replaced"), "{error}");
+        assert!(file.misplaced().is_some());
+        fs::rename(&away, &file.path).unwrap();
+        file.run(prepare).unwrap();
+        assert_eq!(file.misplaced(), None);
     }
 
     #[tokio::test]

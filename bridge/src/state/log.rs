@@ -178,7 +178,7 @@ pub enum StateError {
     Disk {
         /// The log.
         name: &'static str,
-        /// The file.
+        /// The file, or its directory.
         path: PathBuf,
         /// What failed. Part of the message, so it is not the source.
         error: Arc<redb::Error>,

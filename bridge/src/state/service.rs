@@ -49,6 +49,8 @@ enum LogBackend {
 
 /// How often the metrics of a view are brought up to date.
 const REPORT: Duration = Duration::from_secs(1);
+/// How often the bridge looks whether the file of a log is still in its place.
+const LOOK: Duration = Duration::from_secs(2);
 
 // === impl Logs ===
 
@@ -118,10 +120,11 @@ impl Logs {
     pub async fn view<F: Fold>(&self, spec: LogSpec, fold: F) -> Result<View<F>, StateError> {
         let name = spec.name;
         let log = self.open(spec).await?;
-        let (view, task) = View::start(log, fold, self.memory_bytes);
+        let (view, task) = View::start(log.clone(), fold, self.memory_bytes);
         let condition = Text::from(format!("state {name}"));
         self.readiness.starting(condition.clone());
         let watched = ViewStatus {
+            log,
             progress: view.progress(),
             readiness: Arc::clone(&self.readiness),
             condition,
@@ -151,6 +154,7 @@ impl Logs {
 
 /// The status of a view, for readiness and metrics.
 struct ViewStatus {
+    log: AnyLog,
     progress: watch::Receiver<Progress>,
     readiness: Arc<Readiness>,
     condition: Text,
@@ -168,6 +172,7 @@ impl ViewStatus {
             () = task.ended() => {}
             () = self.be_ready() => {}
             () = self.report() => {}
+            () = self.look() => {}
         }
         let ended = "the view of the state has ended".to_owned();
         self.readiness.set(self.condition, Err(ended));
@@ -223,6 +228,37 @@ impl ViewStatus {
         loop {
             ticks.tick().await;
             self.count();
+        }
+    }
+
+    /// Reports the log as degraded while its file is not in its place: this process still uses the file, but the next
+    /// one will not find it.
+    async fn look(&self) {
+        let AnyLog::Embedded(log) = &self.log else {
+            return std::future::pending().await;
+        };
+        let condition = Text::from(format!("file of {}", self.condition));
+        let mut is_misplaced = false;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let file = log.clone();
+            let looked = tokio::task::spawn_blocking(move || file.misplaced()).await;
+            // A check without a result means that the process ends.
+            let Ok(found) = looked else {
+                return std::future::pending().await;
+            };
+            let Some(cause) = found else {
+                if std::mem::take(&mut is_misplaced) {
+                    self.readiness.restored(&condition);
+                    let log = self.log.spec().name;
+                    tracing::info!(log, "a file of the state is in its place again");
+                }
+                continue;
+            };
+            if !std::mem::replace(&mut is_misplaced, true) {
+                tracing::warn!(%cause, "a file of the state is not in its place: unless it is moved back, what is stored now is lost at the next start");
+            }
+            self.readiness.degraded(condition.clone(), cause);
         }
     }
 
