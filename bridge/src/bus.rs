@@ -92,9 +92,10 @@ impl Buses {
         self.list.get(id.0)
     }
 
-    /// The health of the bus with this number, now.
-    pub(crate) fn health(&self, id: BusId) -> Option<watch::Ref<'_, Health>> {
-        self.health.get(id.0).map(watch::Receiver::borrow)
+    /// Whether the bus with this number answers at all. If it does, a refusal concerns the message or its destination.
+    pub(crate) fn is_up(&self, id: BusId) -> bool {
+        let health = self.health.get(id.0);
+        health.is_some_and(|health| health.borrow().is_up())
     }
 
     /// All buses.

@@ -608,7 +608,7 @@ const HELD_LANES: Definition = Definition {
     name: "a2abus_held_lanes",
     unit: "lanes",
     labels: &["binding", "kind"],
-    help: "Lanes that wait because a destination does not accept their next message, by kind of failure.",
+    help: "Lanes that wait because a destination does not accept their next message, by kind of failure. Lanes that continue count too, if copies of requests wait for destinations from which no answer is expected.",
 };
 const DEAD_LETTERS_LOST: Definition = Definition {
     name: "a2abus_dead_letters_lost_total",

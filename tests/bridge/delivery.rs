@@ -237,6 +237,24 @@ async fn a_topic_that_an_event_names_and_the_bus_refuses_stops_no_other_message(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_destination_that_does_not_answer_on_a_bus_that_is_up_is_logged_once_a_minute() {
+    let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
+    let fixed = TopicFilter::new("fixed").unwrap();
+    let silent = Some(TransportErrorKind::TimedOut);
+    world.sink.set_refused(fixed.clone(), silent);
+    let mut events = world.read(&world.sink, "fixed").await;
+    world.publish("k", request("fixed", 0)).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let reminders = world
+        .lines
+        .of("WARN", "the destination is still unavailable");
+    assert!((7..=10).contains(&reminders.len()), "{reminders:?}");
+    world.sink.set_refused(fixed, None);
+    assert_eq!(id_of(&next(&mut events).await), 0);
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_topic_of_a_route_that_the_bus_refuses_holds_its_lane_and_is_reported() {
     let world = World::new(Memory::new(bus(1)), Memory::new(bus(1))).await;
     let fixed = TopicFilter::new("fixed").unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use a2abus_bridge::calls::{Answer, CallError, Calls};
 use a2abus_bridge::config::Config;
+use a2abus_bridge::metrics::Metrics;
 use a2abus_transports::memory::{FaultPlan, Memory, MemoryConfig};
 use a2abus_transports::{
     Address, Consumer, Message, Outcome, Topic, TopicFilter, Transport as _, TransportErrorKind,
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::set_up::{body, build, group, publish, read, receive, request, until_ready};
+use crate::set_up::{body, build, count, group, publish, read, receive, request, until_ready};
 
 const CONFIG: &str = "
 instance: test
@@ -38,6 +39,7 @@ struct World {
     /// It confirms late.
     slow: Memory,
     calls: Arc<Calls>,
+    metrics: Arc<Metrics>,
     stop: CancellationToken,
     running: JoinHandle<()>,
 }
@@ -58,6 +60,7 @@ impl World {
         };
         let bridge = build(config, bus).await;
         let (calls, readiness) = (Arc::clone(bridge.calls()), Arc::clone(bridge.readiness()));
+        let metrics = Arc::clone(bridge.metrics());
         let stop = CancellationToken::new();
         let running = tokio::spawn(bridge.run(stop.clone()));
         until_ready(&readiness).await;
@@ -66,6 +69,7 @@ impl World {
             far,
             slow,
             calls,
+            metrics,
             stop,
             running,
         }
@@ -216,6 +220,45 @@ async fn a_request_for_an_agent_on_a_bus_that_is_down_fails_soon_and_delays_no_o
         assert_eq!(answered["result"], 1);
         assert!(start.elapsed() < Duration::from_secs(seconds));
     }
+    world.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_beside_requests_whose_agent_is_on_a_bus_that_is_down_are_sent() {
+    let world = World::open().await;
+    let mut inbox = read(&world.near, "clients.me").await;
+    let mut audit = read(&world.far, "audit").await;
+    world.slow.set_down("the cable is out");
+    // The first one waits until the bus is given up.
+    for id in 1..=3 {
+        world.ask("slow", id).await;
+        let (failed, _) = next(&mut inbox).await;
+        assert_eq!(failed["id"], id);
+        let reason = &failed["error"]["data"]["reason"];
+        assert_eq!(reason, "agent_unavailable", "{failed}");
+        assert_eq!(next(&mut audit).await.0["id"], id);
+    }
+    world.end().await;
+}
+
+/// The agent has received the request, although its bus has not confirmed that yet.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_an_unusable_answer_does_not_count_as_unconfirmed() {
+    let world = World::open().await;
+    let mut agent = read(&world.slow, "agents.slow").await;
+    let mut call = world.call("slow").await;
+    let (request, reply_to) = next(&mut agent).await;
+    let unusable = format!(
+        r#"{{"jsonrpc":"2.0","id":{},"result":1,"error":1}}"#,
+        request["id"]
+    );
+    let to = Address::topic(reply_to.unwrap());
+    publish(&world.slow, &to, Message::plain(unusable)).await;
+    let failed = within("the answer", call.next()).await.unwrap();
+    assert!(matches!(failed, Err(CallError::BadAnswer(_))), "{failed:?}");
+    drop(call);
+    let series = r#"a2abus_given_up_total{kind="timed_out"}"#;
+    assert_eq!(count(&world.metrics, series), 0);
     world.end().await;
 }
 

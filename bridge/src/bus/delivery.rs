@@ -24,14 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use a2abus_transports::content_mode::ProtocolBinding;
-use a2abus_transports::{
-    Confirmation, Disposition, Guarantee, Transport as _, TransportError, TransportErrorKind,
-};
+use a2abus_transports::{Confirmation, Disposition, Guarantee, TransportError, TransportErrorKind};
 use tokio::time::{Duration, Instant};
 
 pub(crate) use destinations::{Destinations, Holder};
 
-use crate::bus::BusId;
 use crate::bus::line::Turn;
 use crate::bus::outbound::{Outbound, Outgoing};
 use crate::route::NamedBy;
@@ -113,9 +110,10 @@ impl Publisher {
                 error,
             );
         }
+        let is_up = self.outbound.buses().is_up(copy.bus);
         match error.disposition() {
             Disposition::DeadLetter => FailureAction::Refuse,
-            _ if copy.named_by == NamedBy::Event && is_refusal(error) && self.is_up(copy.bus) => {
+            _ if copy.named_by == NamedBy::Event && is_refusal(error) && is_up => {
                 FailureAction::Refuse
             }
             Disposition::Retry | Disposition::Pause => FailureAction::Hold,
@@ -137,18 +135,12 @@ impl Publisher {
             since.is_some_and(|since| since.elapsed() >= UNBACKED_HOLD)
         };
         let is_given_up = !is_backed && (is_lasting(error) || has_waited());
-        let is_lost = is_given_up && self.is_up(dead_letter.bus);
+        let is_lost = is_given_up && self.outbound.buses().is_up(dead_letter.bus);
         if can_be_reduced || is_lost {
             FailureAction::Refuse
         } else {
             FailureAction::Hold
         }
-    }
-
-    /// Whether the bus answers at all. If it does, a refusal concerns the message or its destination.
-    fn is_up(&self, bus: BusId) -> bool {
-        let bus = self.outbound.buses().get(bus);
-        bus.is_some_and(|bus| bus.transport.health().borrow().is_up())
     }
 
     /// Hands a copy to its bus; the confirmation comes later. A destination that is known to fail is not tried,

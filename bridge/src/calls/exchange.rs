@@ -8,8 +8,8 @@
 //!
 //! Like a call over HTTP, such a request has a call id, a deadline, and one last answer. The answer goes to the
 //! requester's own reply address, with its own id, correlation headers and key. If the source stores the request
-//! (Kafka, JetStream), it is settled once its answer is on the bus; if the bridge dies earlier, the source delivers it
-//! again.
+//! (Kafka, JetStream), it is settled once its answer is on the bus and its copies are confirmed; if the bridge dies
+//! earlier, the source delivers it again.
 
 mod cancellable;
 mod requester;
@@ -48,15 +48,15 @@ pub(crate) use cancellable::{Cancelled, RequestIdentity};
 pub(crate) use requester::Requester;
 use room::Place;
 use running::{EntryState, Running};
-use unsettled::Publishing;
 pub(crate) use unsettled::Unsettled;
+use unsettled::{Earlier, Publishing};
 
 /// The requests of all bindings that wait for their answers.
 #[derive(Debug)]
 pub struct Exchanges {
     outbound: Outbound,
     publisher: Publisher,
-    running: Running<Unsettled>,
+    running: Running<Unsettled, Earlier>,
     cancellables: Cancellables,
     lines: Lines,
     hasher: RandomState,
@@ -163,17 +163,17 @@ impl Exchanges {
     }
 
     /// Registers the request that was read at this position. Returns its share of the message; `None` for a redelivered
-    /// request: its share then waits with the first one, or is done if that was answered.
-    pub(crate) fn enter(&self, position: Option<&Text>, share: Unsettled) -> Option<Unsettled> {
+    /// request: its share then waits with the first one.
+    pub(crate) fn enter(&self, position: Option<&Text>, mut share: Unsettled) -> Option<Unsettled> {
         let Some(position) = position else {
             return Some(share);
         };
-        match self.running.enter(position, share) {
-            EntryState::New(share) => Some(share),
-            EntryState::Waits => None,
-            EntryState::Answered(share) => {
-                share.done();
-                None
+        loop {
+            match self.running.enter(position, share, Earlier::is_abandoned) {
+                EntryState::New(share) => return Some(share),
+                EntryState::Waits => return None,
+                // `None` unless the first one was abandoned a moment ago.
+                EntryState::Answered(again, first) => share = again.done_with(&first)?,
             }
         }
     }
@@ -235,8 +235,8 @@ impl Exchanges {
             }
         };
         // Held until it is settled, so that the source does not take it away in between.
-        if let Some(_publishing) = answered {
-            self.finish(position, share);
+        if let Some(publishing) = answered {
+            self.finish(position, share, &publishing);
         }
     }
 
@@ -267,10 +267,13 @@ impl Exchanges {
         })
     }
 
-    fn finish(&self, position: Option<Text>, share: Unsettled) {
+    fn finish(&self, position: Option<Text>, share: Unsettled, publishing: &Publishing) {
         if let Some(position) = position {
-            let again = self.running.finish(&position);
-            again.into_iter().for_each(Unsettled::done);
+            let first = share.as_earlier(publishing);
+            for again in self.running.finish(&position, first.clone()) {
+                // With an abandoned message it is returned to its source.
+                drop(again.done_with(&first));
+            }
         }
         share.done();
     }
@@ -308,10 +311,10 @@ impl Exchanges {
             };
             match part {
                 Ok(part) => {
+                    answer.note_part(&part);
                     let event = requester.form.event(&part, answer.call_id(), number);
-                    let turn = answer.take_turn();
                     number += 1;
-                    let sent = Box::pin(self.send(&requester, &event, turn)).await;
+                    let sent = Box::pin(self.send(&requester, &event, answer.take_turn())).await;
                     if let Err(undelivered) = sent {
                         Box::pin(self.break_off(&requester, &mut answer, undelivered)).await;
                         return Some(publishing);
@@ -542,6 +545,8 @@ async fn cancelled(cancellable: Option<&Cancellable>) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
     use crate::bus::Buses;
     use crate::metrics::{BindingMetrics, Metrics};
@@ -612,6 +617,21 @@ mod tests {
         fn publishing(&self, share: &Unsettled) -> Option<Publishing> {
             self.exchanges.publishing(Some(&self.position), share)
         }
+
+        /// A request that is answered. Returns the share of its copies, which are not confirmed.
+        async fn answered(&mut self) -> Unsettled {
+            let share = self.read().await;
+            let share = self.enter(share).unwrap();
+            let copies = share.another();
+            self.finish(share);
+            copies
+        }
+
+        fn finish(&self, share: Unsettled) {
+            let publishing = self.publishing(&share).unwrap();
+            let position = Some(self.position.clone());
+            self.exchanges.finish(position, share, &publishing);
+        }
     }
 
     #[tokio::test]
@@ -627,11 +647,42 @@ mod tests {
         let third = fixture.read_again().await;
         assert!(fixture.publishing(&first).is_none());
         let third = fixture.enter(third).expect("a new request");
-        assert!(fixture.publishing(&third).is_some());
-        let position = Some(fixture.position.clone());
-        fixture.exchanges.finish(position, third);
+        fixture.finish(third);
         let fourth = Unsettled::new(fixture.metrics.clone());
         assert!(fixture.enter(fourth).is_none(), "it was answered");
+    }
+
+    /// Its copies beside the request are in the first delivery only.
+    #[tokio::test]
+    async fn a_redelivered_request_is_settled_once_the_copies_of_the_first_one_are_confirmed() {
+        let mut fixture = Fixture::new().await;
+        let copies = fixture.answered().await;
+        let second = fixture.read_again().await;
+        assert!(fixture.enter(second).is_none());
+        assert_eq!(fixture.metrics.settled.get(), 0, "not yet");
+        copies.done();
+        // The source has taken the first one away.
+        assert_eq!(fixture.metrics.settled.get(), 1, "the second one");
+    }
+
+    #[tokio::test]
+    async fn a_redelivered_request_is_a_new_one_if_copies_of_the_first_one_are_not_confirmed() {
+        // They are given up before or after the second delivery is read.
+        for is_before in [true, false] {
+            let mut fixture = Fixture::new().await;
+            let mut copies = Some(fixture.answered().await);
+            if is_before {
+                drop(copies.take());
+            }
+            let second = fixture.read_again().await;
+            let second = fixture.enter(second);
+            assert_eq!(second.is_some(), is_before);
+            drop(copies);
+            drop(second);
+            let again = timeout(Duration::from_secs(60), fixture.read()).await;
+            let again = again.expect("its source delivers it again");
+            assert_eq!(fixture.enter(again).is_some(), !is_before);
+        }
     }
 
     #[tokio::test]

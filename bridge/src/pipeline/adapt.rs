@@ -50,7 +50,7 @@ pub enum AdaptError {
     #[error("the record is not valid: {}", listed(.0))]
     Invalid(Vec<Fault>),
     /// The conversion refused it.
-    #[error("{conversion}: {error} ({}{}{})", error.kind, if error.field.is_empty() { "" } else { " at " }, error.field)]
+    #[error("{conversion}: {error}{}", named(.error))]
     Refused {
         /// The name of the conversion.
         conversion: &'static str,
@@ -69,6 +69,10 @@ pub enum AdaptError {
         error: EventError,
     },
 }
+
+/// The reason of the dead letter of a record that cannot be converted, and the cure.
+pub(crate) const CONVERT_FAILED: &str = "convert_failed";
+pub(crate) const FIX_CONVERSION: &str = "send a message that the conversion reads, or correct `convert` of the binding or route, or `when` of the route";
 
 /// The attributes that describe the data. They are taken from the converted record.
 const DESCRIBING: [&str; 20] = [
@@ -103,10 +107,19 @@ impl AdaptError {
         match self {
             Self::Invalid(_) => "invalid_record",
             Self::Refused { .. } | Self::NoCounterpart(_) | Self::NotAnEvent { .. } => {
-                "convert_failed"
+                CONVERT_FAILED
             }
         }
     }
+}
+
+/// The stable name of the error and the member, unless the text begins with them.
+fn named(error: &ConvertError) -> String {
+    if error.message.starts_with(error.kind) {
+        return String::new();
+    }
+    let at = if error.field.is_empty() { "" } else { " at " };
+    format!(" ({}{at}{})", error.kind, error.field)
 }
 
 fn listed(faults: &[Fault]) -> String {

@@ -144,11 +144,11 @@ impl<M, F> Lane<M, F> {
     }
 
     /// Removes waiting messages.
-    pub(super) fn remove_waiting(&mut self, is_unwanted: impl Fn(&M) -> bool) -> Vec<M> {
+    pub(super) fn remove_waiting(&mut self, is_unwanted: impl Fn(&M) -> bool) -> Vec<(u64, M)> {
         let mut removed = Vec::new();
         for (number, message) in std::mem::take(&mut self.waiting) {
             if is_unwanted(&message) {
-                removed.push(message);
+                removed.push((number, message));
             } else {
                 self.waiting.push_back((number, message));
             }

@@ -15,6 +15,7 @@ use crate::bus::deadletter::{Stage, Undelivered};
 use crate::bus::headers::spring;
 use crate::bus::outbound::{Provenance, Unit};
 use crate::calls::callid::{CallId, is_reply_id};
+use crate::calls::cancel::CANCELS;
 use crate::calls::exchange::room::Place;
 use crate::calls::exchange::{
     Cancelled, FailedRequest, RequestIdentity, RequestStatus, Requester, RoutedRequest, Unsettled,
@@ -27,9 +28,6 @@ use crate::calls::resolve::ReadAt;
 use crate::calls::{Answer, CallError, Exchange, NoAnswer, Opened, RequestState};
 use crate::clock;
 use crate::stage;
-
-/// The notifications that cancel a request, of MCP and ACP.
-const CANCELS: [&str; 2] = ["notifications/cancelled", "$/cancel_request"];
 
 // === impl Pipeline ===
 
@@ -369,8 +367,15 @@ impl Pipeline {
         let copies = routed.copies.get(before..).unwrap_or_default();
         let opened = self.calls.open(exchange, copies, None, stored_by);
         let opened = opened.and_then(|opened| self.calls.reachable(opened, copies, stored_by));
-        if opened.is_err() {
-            routed.copies.truncate(before);
+        match &opened {
+            Ok(_) => {}
+            // The other destinations get the request as if the bus of its agent had failed a moment later.
+            Err(CallError::Unavailable(_)) => {
+                let copies = routed.copies.split_off(before);
+                let beside = copies.into_iter().filter(|copy| copy.is_beside);
+                routed.copies.extend(beside);
+            }
+            Err(_) => routed.copies.truncate(before),
         }
         opened
     }

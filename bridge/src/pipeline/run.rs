@@ -56,6 +56,9 @@ struct BindingLane {
     is_fresh: bool,
     /// Counts the lane as held while it is set.
     held: Option<Held>,
+    /// Set while copies beside requests wait for a destination that fails. Counts the lane although it is not held, so
+    /// that an operator is alerted.
+    held_beside: Option<Held>,
     /// Until when messages are sent one by one, because a destination was full. If room becomes free while several are in
     /// flight, it may accept a later one after it has refused an earlier one.
     singly_until: Option<Instant>,
@@ -70,11 +73,11 @@ struct BindingLane {
     left: CancellationToken,
 }
 
-/// What a task sends that sends copies beside requests again.
+/// The work of a task that sends copies beside requests again.
 struct SendingBeside {
     /// The calls of the messages.
     calls: Box<[CallId]>,
-    /// The copies of the message that it waits for first.
+    /// The copies of the oldest message. The task waits for their confirmation before it sends the others.
     first: Vec<Outgoing>,
 }
 
@@ -158,6 +161,8 @@ impl<'p> Run<'p> {
         let (pipeline, entry) = (self.pipeline, self.lanes.entry(lane).or_default());
         if matches!(done, Done::Beside(_)) {
             entry.sending_beside = None;
+            // The first message of the task is confirmed.
+            entry.held_beside = None;
         } else {
             entry.sending = Box::default();
         }
@@ -241,6 +246,7 @@ impl<'p> Run<'p> {
             entry.settle_or_queue(failed, pipeline);
         } else {
             if let Some(kind) = failure {
+                entry.held_beside = None;
                 let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
                 entry.held.get_or_insert_with(held);
             }
@@ -321,19 +327,25 @@ impl<'p> Run<'p> {
     /// Holds lanes with messages in flight that have failed. Settles messages in held lanes whose requesters no longer
     /// wait, or which another replica now reads, so that others can be received.
     pub(super) fn check(&mut self) {
-        let pipeline = self.pipeline;
-        for lane in self.lanes.values_mut() {
+        let (pipeline, mut settled) = (self.pipeline, Vec::new());
+        for (number, lane) in &mut self.lanes {
             self.unconfirmed.extend(lane.failed(pipeline));
+            lane.count_beside(pipeline);
             if !lane.order.is_held() || lane.left.is_cancelled() {
                 continue;
             }
             let is_moved = |received: &Received| !received.original.is_current();
-            lane.has_moved |= lane.settle_waiting(pipeline, is_moved);
+            if lane.settle_waiting(pipeline, is_moved) {
+                lane.has_moved = true;
+                settled.push(*number);
+            }
             lane.settle_waiting(pipeline, |received| {
                 let mut copies = received.copies.iter();
                 !received.copies.is_empty() && copies.all(|copy| !pipeline.is_wanted(copy))
             });
         }
+        // Their copies beside requests can be sent.
+        settled.into_iter().for_each(|lane| self.proceed(lane));
     }
 }
 
@@ -354,6 +366,18 @@ impl BindingLane {
             self.held = None;
         }
         task
+    }
+
+    /// Counts the lane as held if copies beside requests wait for a destination that fails, and it is not counted yet.
+    fn count_beside(&mut self, pipeline: &Pipeline) {
+        let sending = self.sending_beside.iter().filter(|_| self.held.is_none());
+        let mut first = sending.flat_map(|sending| &sending.first);
+        let failure = first.find_map(|copy| pipeline.failure(copy));
+        let counted = self.held_beside.take();
+        self.held_beside = failure.map(|kind| {
+            let held = || Held::new(pipeline.intake.metrics.held_lanes(kind));
+            counted.unwrap_or_else(held)
+        });
     }
 
     /// A task of the lane, which ends when the lane is left.
@@ -395,7 +419,8 @@ impl BindingLane {
 
     /// Whether it has messages, and all of them wait for destinations that fail.
     fn waits_for_failing(&self, pipeline: &Pipeline) -> bool {
-        let fails = |sending: &SendingBeside| sending.first.iter().any(|it| pipeline.fails(it));
+        let is_failing = |copy: &Outgoing| pipeline.failure(copy).is_some();
+        let fails = |sending: &SendingBeside| sending.first.iter().any(is_failing);
         let is_held = self.order.is_held() && self.order.in_flight() == 0;
         (is_held || self.order.is_empty() && self.sending_beside.is_some())
             && self.sending_beside.as_ref().is_none_or(fails)
@@ -436,7 +461,8 @@ impl BindingLane {
         self.signals.clone()
     }
 
-    /// Settles messages that have not been sent. Returns whether there were any.
+    /// Settles messages that have not been sent. Copies beside a request are still sent. Returns whether there were any
+    /// messages.
     fn settle_waiting(
         &mut self,
         pipeline: &Pipeline,
@@ -444,11 +470,24 @@ impl BindingLane {
     ) -> bool {
         let unwanted = self.order.remove_waiting(is_unwanted);
         let is_any = !unwanted.is_empty();
-        for received in unwanted {
-            for copy in &received.copies {
-                pipeline.unwanted(copy, &received.original);
+        for (number, received) in unwanted {
+            let Received {
+                copies, original, ..
+            } = received;
+            // Nobody may send them later: this process sends none if it reads the request again after its requester got
+            // an answer.
+            let is_kept = |copy: &Outgoing| copy.is_beside && pipeline.is_wanted(copy);
+            let (beside, others): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_kept);
+            for copy in &others {
+                pipeline.unwanted(copy, &original);
             }
-            pipeline.settle(received.original);
+            let copies = beside.into_iter().map(|copy| (copy, None)).collect();
+            let message = Unconfirmed {
+                number,
+                copies,
+                original,
+            };
+            self.settle_or_queue(message, pipeline);
         }
         is_any
     }

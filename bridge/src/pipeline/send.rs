@@ -169,9 +169,14 @@ impl Pipeline {
         copy.is_beside && (beside_waits() || self.calls.outage(copy.bus).is_some())
     }
 
-    /// Whether the destination of a copy fails, as far as is known.
-    pub(super) fn fails(&self, copy: &Outgoing) -> bool {
-        self.calls.outage(copy.bus).is_some() || self.publisher.known_failure(copy).is_some()
+    /// How the destination of a copy fails, as far as is known.
+    pub(super) fn failure(&self, copy: &Outgoing) -> Option<TransportErrorKind> {
+        let known = self.publisher.known_failure(copy);
+        let known = known.map(|error| error.kind());
+        known.or_else(|| {
+            let outage = self.calls.outage(copy.bus);
+            outage.map(|_| TransportErrorKind::Disconnected)
+        })
     }
 
     /// Records the result of a hand-over. A copy may arrive before it is confirmed, so that a cancel has to follow it.
@@ -320,8 +325,7 @@ impl Pipeline {
 
     /// Counts and logs a copy that is no longer wanted, except if another replica sends it.
     pub(super) fn unwanted(&self, copy: &Outgoing, original: &Original) {
-        // A copy that is still wanted is left to the next reader with its message. If that is this replica, and the
-        // request was not sent yet, nobody sends it: the requester gets an error.
+        // A copy that is still wanted is left to the next reader with its message.
         if has_moved(copy, original) || self.is_wanted(copy) {
             // If this replica has read the request again, that one waits for the answer to this one, and gets the
             // error.

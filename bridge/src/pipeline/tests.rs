@@ -87,6 +87,17 @@ impl Fixture {
         (fixture, binding, reader)
     }
 
+    /// A sink without its topic, and agents whose answers are read. Also the binding, and a reader of its source.
+    async fn with_refusing_sink() -> (Self, mpsc::Sender<Delivery>, Consumer) {
+        let fixture = Self::new(Memory::default()).await;
+        fixture.refuse(Some(TransportErrorKind::UnknownTopic));
+        for channel in fixture.pipeline.calls.channels().iter() {
+            channel.set_reading(true);
+        }
+        let (binding, reader) = (fixture.start(), fixture.reader().await);
+        (fixture, binding, reader)
+    }
+
     /// Makes the sink refuse its messages for this reason, or accept them.
     fn refuse(&self, reason: Option<TransportErrorKind>) {
         let out = TopicFilter::new("out").unwrap();
@@ -302,13 +313,7 @@ async fn a_binding_that_stops_leaves_messages_for_a_failing_destination_at_their
 
 #[tokio::test(start_paused = true)]
 async fn a_copy_beside_a_request_is_sent_although_the_partition_has_moved() {
-    let fixture = Fixture::new(Memory::default()).await;
-    fixture.refuse(Some(TransportErrorKind::UnknownTopic));
-    for channel in fixture.pipeline.calls.channels().iter() {
-        channel.set_reading(true);
-    }
-    let binding = fixture.start();
-    let mut reader = fixture.reader().await;
+    let (fixture, binding, mut reader) = Fixture::with_refusing_sink().await;
     fixture.request("both").await;
     process(read(&mut reader, 1).await, &binding).await;
     // Its agent has the request by then.
@@ -318,6 +323,57 @@ async fn a_copy_beside_a_request_is_sent_although_the_partition_has_moved() {
     let mut events = fixture.events().await;
     let copy = timeout(Duration::from_secs(2_000), events.recv()).await;
     assert!(copy.is_ok_and(|copy| copy.is_some()));
+}
+
+/// If this process reads the request again, it may send none.
+#[tokio::test(start_paused = true)]
+async fn a_copy_beside_an_unsent_request_is_sent_although_the_partition_has_moved() {
+    for has_failed in [false, true] {
+        copy_is_sent_after_a_move(has_failed).await;
+    }
+}
+
+async fn copy_is_sent_after_a_move(has_failed: bool) {
+    let (fixture, binding, mut reader) = Fixture::with_refusing_sink().await;
+    fixture.publish("fast", 0).await;
+    fixture.request("both").await;
+    process(read(&mut reader, 2).await, &binding).await;
+    if has_failed {
+        let mut answers = fixture.answers().await;
+        let failed = timeout(Duration::from_secs(100), answers.recv()).await;
+        assert!(failed.is_ok_and(|failed| failed.is_some()), "its deadline");
+    }
+    drop(reader);
+    // The lane notices that.
+    sleep(Duration::from_secs(10)).await;
+    fixture.refuse(None);
+    let mut events = fixture.events().await;
+    let copy = timeout(Duration::from_secs(2_000), events.recv()).await;
+    let copy = copy.expect("a copy").unwrap().message.body.unwrap();
+    let copy: Value = serde_json::from_slice(&copy).unwrap();
+    assert_eq!(copy["method"], "do");
+}
+
+/// An operator is alerted, although the lane continues.
+#[tokio::test(start_paused = true)]
+async fn a_lane_whose_copies_beside_requests_wait_counts_as_held() {
+    let (fixture, binding, mut reader) = Fixture::with_refusing_sink().await;
+    let kind = TransportErrorKind::UnknownTopic;
+    fixture.request("both").await;
+    process(read(&mut reader, 1).await, &binding).await;
+    let held = fixture.pipeline.intake.metrics.held_lanes(kind);
+    let until = async |count: i64| {
+        while held.get() != count {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    // The other copy is confirmed late.
+    let long = Duration::from_secs(2_000);
+    timeout(long, until(1)).await.expect("it is held");
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(held.get(), 1);
+    fixture.refuse(None);
+    timeout(long, until(0)).await.expect("it is not held");
 }
 
 #[tokio::test(start_paused = true)]

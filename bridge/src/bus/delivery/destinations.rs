@@ -38,7 +38,7 @@ use crate::route::NamedBy;
 /// The first and the longest wait before the next probe.
 pub(crate) const BACKOFF: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(15));
-/// How often the log repeats that an operator has to repair a destination.
+/// How often the log repeats that a destination fails, if its bus is up or an operator has to repair it.
 const REMIND_EVERY: Duration = Duration::from_secs(60);
 /// How long after the first sender could have probed another one does. The first may be a call that nobody polls,
 /// because its client reads nothing.
@@ -75,7 +75,7 @@ struct FailureState {
     generation: u64,
     since: Instant,
     error: TransportError,
-    /// The number of copies that it did not accept.
+    /// The number of copies that it did not accept; those that waited behind them were not sent.
     copies: u64,
     /// The number of copies that are held for it.
     holders: usize,
@@ -366,6 +366,8 @@ impl Destinations {
 
     fn probe_failed(&self, holder: &Holder, error: &TransportError) {
         let destination = &holder.destination;
+        // While the bus is down, the log says that once a minute, and not for each destination.
+        let is_up = self.buses.is_up(destination.bus);
         let reminder = {
             let mut table = self.lock();
             let Some(failing) = table.held_by(holder) else {
@@ -377,7 +379,8 @@ impl Destinations {
             failing.error = error.clone();
             failing.changed.send_replace(());
             self.show(destination, failing);
-            let is_due = needs_repair(error) && failing.reminded.elapsed() >= REMIND_EVERY;
+            let is_due =
+                (needs_repair(error) || is_up) && failing.reminded.elapsed() >= REMIND_EVERY;
             let allowed = (is_news || is_due).then(|| self.log.allows_reminder());
             // A suppressed reminder is due again at the next probe.
             allowed.flatten().map(|suppressed| {
@@ -398,7 +401,8 @@ impl Destinations {
     /// Updates the state that `/readyz` reports, under the lock.
     fn show(&self, destination: &Destination, failing: &FailureState) {
         let FailureState { error, waiting, .. } = failing;
-        let cause = format!("{error}; {} waiting", waiting.len());
+        // One sender of each lane, however many messages wait behind it.
+        let cause = format!("{error}; waiting lanes and calls: {}", waiting.len());
         self.readiness.degraded(self.name(destination), cause);
     }
 

@@ -1,11 +1,11 @@
 //! Requests whose callers wait: when they are not sent again, and when they count as given up.
 
 use a2abus_transports::memory::Memory;
-use a2abus_transports::{Address, AnyTransport, Message, Topic, TopicFilter};
+use a2abus_transports::{Address, AnyTransport, Message, Topic, TopicFilter, Transport as _};
 
 use super::*;
-use crate::bus::Buses;
 use crate::bus::outbound::DeadLetter;
+use crate::bus::{BusId, Buses};
 use crate::config::Config;
 use crate::log_limit::LogLimits;
 use crate::metrics::Metrics;
@@ -58,6 +58,23 @@ impl World {
         Outgoing {
             is_awaited: true,
             ..Outgoing::new(self.bus, address, Message::plain("a request"))
+        }
+    }
+
+    /// A message that nobody answers to, and that its bus stores.
+    #[cfg(feature = "nats")]
+    fn stored(&self, is_awaited: bool) -> Outgoing {
+        let request = self.request();
+        Outgoing {
+            address: Address {
+                reply_to: None,
+                guarantee: Guarantee::Stored {
+                    message_id: Some("1".into()),
+                },
+                ..request.address
+            },
+            is_awaited,
+            ..request
         }
     }
 
@@ -228,18 +245,9 @@ async fn a_refusal_after_an_attempt_that_may_have_been_stored_is_marked() {
     ] {
         let (nats, _server) = stream(vec![IN_PROCESS, last]).await;
         let world = World::new(AnyTransport::Nats(nats));
-        let request = world.request();
         let copy = Outgoing {
-            address: Address {
-                reply_to: None,
-                guarantee: Guarantee::Stored {
-                    message_id: Some("1".into()),
-                },
-                ..request.address.clone()
-            },
             named_by: NamedBy::Event,
-            is_awaited,
-            ..request
+            ..world.stored(is_awaited)
         };
         let sent = async {
             match has_caller {
@@ -271,18 +279,7 @@ async fn a_refusal_after_an_attempt_that_may_have_been_stored_is_marked() {
 async fn a_message_whose_caller_leaves_before_it_is_confirmed_is_counted() {
     let (nats, _server) = stream(Vec::new()).await;
     let world = World::new(AnyTransport::Nats(nats));
-    let request = world.request();
-    let copy = Outgoing {
-        address: Address {
-            reply_to: None,
-            guarantee: Guarantee::Stored {
-                message_id: Some("1".into()),
-            },
-            ..request.address.clone()
-        },
-        is_awaited: false,
-        ..request
-    };
+    let copy = world.stored(false);
     let handed_over = tokio::sync::Notify::new();
     let sent = world
         .publisher

@@ -1,8 +1,8 @@
 //! The requests on the bus that are being answered or were answered recently, by the position where they were read.
 //!
 //! A redelivered request is answered only once. While the first delivery waits for the answer, the second one waits
-//! with it; later, it is done at once. Only if this replica may no longer answer the first delivery is the second one a
-//! new request. Each decision is one step under the lock of the position.
+//! with it; later, it is done as soon as the first one is settled. Only if this replica may no longer answer the first
+//! delivery is the second one a new request. Each decision is one step under the lock of the position.
 
 use std::sync::PoisonError;
 
@@ -11,29 +11,30 @@ use a2abus_plugin::Text;
 use super::sync::{DashMap, Entry, Mutex, MutexGuard};
 use crate::recent::Recent;
 
-/// The requests that are being answered or were answered recently. `S` is a share of the message of a request.
+/// The requests that are being answered or were answered recently. `S` is a share of the message of a request, and `F`
+/// the message that was answered.
 #[derive(Debug)]
-pub(super) struct Running<S> {
+pub(super) struct Running<S, F> {
     /// The shares of redelivered requests.
     running: DashMap<Text, Vec<S>>,
-    answered: Mutex<Recent<Text>>,
+    answered: Mutex<Recent<Text, F>>,
 }
 
 /// The state of a request that was read.
 #[derive(Debug)]
-pub(super) enum EntryState<S> {
+pub(super) enum EntryState<S, F> {
     /// It is new.
     New(S),
     /// It waits for the answer to the first one.
     Waits,
-    /// It was answered.
-    Answered(S),
+    /// It was answered, in this message.
+    Answered(S, F),
 }
 
 /// Maximum number of answered requests that are remembered.
 const MAX_RECENT: usize = 65_536;
 
-impl<S> Default for Running<S> {
+impl<S, F> Default for Running<S, F> {
     fn default() -> Self {
         Self {
             running: DashMap::new(),
@@ -44,19 +45,29 @@ impl<S> Default for Running<S> {
 
 // === impl Running ===
 
-impl<S> Running<S> {
-    /// Enters the request that was read at this position.
-    pub(super) fn enter(&self, position: &Text, share: S) -> EntryState<S> {
+impl<S, F: Clone> Running<S, F> {
+    /// Enters the request that was read at this position. An answered one counts as new if its message `is_abandoned`.
+    pub(super) fn enter(
+        &self,
+        position: &Text,
+        share: S,
+        is_abandoned: impl Fn(&F) -> bool,
+    ) -> EntryState<S, F> {
         match self.running.entry(position.clone()) {
             Entry::Occupied(mut entry) => {
                 entry.get_mut().push(share);
                 EntryState::Waits
             }
-            // `finish` adds a request there before it removes it here.
-            Entry::Vacant(_) if self.answered().contains(position) => EntryState::Answered(share),
             Entry::Vacant(entry) => {
-                entry.insert(Vec::new());
-                EntryState::New(share)
+                // `finish` adds a request there before it removes it here.
+                let answered = self.answered().get(position).cloned();
+                match answered.filter(|first| !is_abandoned(first)) {
+                    Some(first) => EntryState::Answered(share, first),
+                    None => {
+                        entry.insert(Vec::new());
+                        EntryState::New(share)
+                    }
+                }
             }
         }
     }
@@ -78,9 +89,9 @@ impl<S> Running<S> {
         begun
     }
 
-    /// Records that the request is answered. Returns the shares of its redeliveries.
-    pub(super) fn finish(&self, position: &Text) -> Vec<S> {
-        self.answered().insert(position.clone(), ());
+    /// Records that the request is answered, in this message. Returns the shares of its redeliveries.
+    pub(super) fn finish(&self, position: &Text, first: F) -> Vec<S> {
+        self.answered().insert(position.clone(), first);
         let waiting = self.running.remove(position);
         waiting.map(|(_, shares)| shares).unwrap_or_default()
     }
@@ -90,7 +101,7 @@ impl<S> Running<S> {
         drop(self.running.remove(position));
     }
 
-    fn answered(&self) -> MutexGuard<'_, Recent<Text>> {
+    fn answered(&self) -> MutexGuard<'_, Recent<Text, F>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -28,9 +28,9 @@ const SCHEDULES: usize = 3_000;
 /// A share of a message: whether this replica may answer it.
 type Share = Arc<AtomicBool>;
 
-fn table() -> (Arc<Running<Share>>, Text) {
+fn table() -> (Arc<Running<Share, ()>>, Text) {
     let (table, position) = (Arc::new(Running::default()), Text::from_static("here"));
-    let first = table.enter(&position, Share::default());
+    let first = table.enter(&position, Share::default(), |()| false);
     assert!(matches!(first, EntryState::New(_)));
     (table, position)
 }
@@ -41,7 +41,7 @@ fn given_up() {
     let again = Share::new(AtomicBool::new(true));
     let entering = thread::spawn({
         let (table, position) = (Arc::clone(&table), position.clone());
-        move || table.enter(&position, again)
+        move || table.enter(&position, again, |()| false)
     });
     let may_answer = |share: &Share| share.load(Ordering::Relaxed).then_some(());
     let begun = table.begin_again(&position, may_answer);
@@ -56,11 +56,11 @@ fn answered() {
     let (table, position) = table();
     let entering = thread::spawn({
         let (table, position) = (Arc::clone(&table), position.clone());
-        move || table.enter(&position, Share::default())
+        move || table.enter(&position, Share::default(), |()| false)
     });
-    let waited = table.finish(&position).len();
+    let waited = table.finish(&position, ()).len();
     match (waited, entering.join().unwrap()) {
-        (1, EntryState::Waits) | (0, EntryState::Answered(_)) => {}
+        (1, EntryState::Waits) | (0, EntryState::Answered(_, ())) => {}
         (waited, entered) => panic!("lost, or answered twice: {waited} {entered:?}"),
     }
 }

@@ -16,7 +16,23 @@ pub(crate) struct Unsettled {
     shared: Arc<Shared>,
     is_done: bool,
     /// Set until the copies of the message are published; dropped last.
-    _publishing: Option<Publishing>,
+    publishing: Option<Publishing>,
+}
+
+/// A message whose request is answered, for its later deliveries. They publish no copies, so they are settled only once
+/// those of this message are confirmed. Empty if they are confirmed already.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Earlier(Option<Arc<Mutex<LaterDeliveries>>>);
+
+/// What becomes of the later deliveries of a message.
+#[derive(Debug)]
+enum LaterDeliveries {
+    /// They wait until it is settled.
+    Wait(Vec<Unsettled>),
+    /// It was settled: so are they.
+    Settled,
+    /// It was not: they are new.
+    Abandoned,
 }
 
 /// Exists while the message or its answer is being published. Without it, the message only waits for an agent; the
@@ -31,6 +47,8 @@ struct Shared {
     is_abandoned: AtomicBool,
     /// How many things are being published.
     publishing: Mutex<usize>,
+    /// Set if the message is not settled when its request is answered.
+    later: OnceLock<Arc<Mutex<LaterDeliveries>>>,
     metrics: BindingMetrics,
 }
 
@@ -43,10 +61,11 @@ impl Unsettled {
             acknowledger: OnceLock::new(),
             is_abandoned: AtomicBool::new(false),
             publishing: Mutex::new(1),
+            later: OnceLock::new(),
             metrics,
         });
         Self {
-            _publishing: Some(Publishing(Arc::clone(&shared))),
+            publishing: Some(Publishing(Arc::clone(&shared))),
             shared,
             is_done: false,
         }
@@ -61,7 +80,7 @@ impl Unsettled {
     /// A share for another piece of work.
     pub(crate) fn another(&self) -> Self {
         Self {
-            _publishing: None,
+            publishing: None,
             shared: Arc::clone(&self.shared),
             is_done: false,
         }
@@ -70,6 +89,46 @@ impl Unsettled {
     /// The work of this share is done.
     pub(crate) fn done(mut self) {
         self.is_done = true;
+    }
+
+    /// The same, once an earlier delivery of the message is settled. Returns the share if that was abandoned.
+    pub(super) fn done_with(self, earlier: &Earlier) -> Option<Self> {
+        let is_other = |later: &&Arc<_>| {
+            let own = self.shared.later.get();
+            own.is_none_or(|own| !Arc::ptr_eq(own, later))
+        };
+        let Some(later) = earlier.0.as_ref().filter(is_other) else {
+            self.done();
+            return None;
+        };
+        let mut later = lock(later);
+        match &mut *later {
+            LaterDeliveries::Wait(waiting) => {
+                // Other readers have those, and they would use the budget of the source.
+                let moved = waiting.extract_if(.., |it| !it.is_current());
+                let moved: Vec<Self> = moved.collect();
+                waiting.push(self);
+                drop(later);
+                drop(moved);
+                None
+            }
+            LaterDeliveries::Settled => {
+                drop(later);
+                self.done();
+                None
+            }
+            LaterDeliveries::Abandoned => Some(self),
+        }
+    }
+
+    /// This message, for its later deliveries. The caller holds `publishing`.
+    pub(super) fn as_earlier(&self, publishing: &Publishing) -> Earlier {
+        let held = self.publishing.iter().chain([publishing]);
+        let held = held.filter(|it| Arc::ptr_eq(&it.0, &self.shared)).count();
+        let is_in_progress = Arc::strong_count(&self.shared) > held + 1;
+        let is_abandoned = self.shared.is_abandoned.load(Ordering::Relaxed);
+        let later = || Arc::clone(self.shared.later.get_or_init(Arc::default));
+        Earlier((is_in_progress || is_abandoned).then(later))
     }
 
     /// From now on, the message will not be settled: the source delivers it again.
@@ -94,6 +153,24 @@ impl Unsettled {
     pub(crate) fn is_current(&self) -> bool {
         let acknowledger = self.shared.acknowledger.get();
         acknowledger.is_none_or(Acknowledger::is_current)
+    }
+}
+
+// === impl Earlier ===
+
+impl Earlier {
+    /// Whether the message was returned to its source with copies that may not be published.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let later = self.0.as_ref();
+        later.is_some_and(|later| matches!(*lock(later), LaterDeliveries::Abandoned))
+    }
+}
+
+// === impl LaterDeliveries ===
+
+impl Default for LaterDeliveries {
+    fn default() -> Self {
+        Self::Wait(Vec::new())
     }
 }
 
@@ -134,13 +211,24 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.metrics.in_flight.dec();
+        let is_abandoned = self.is_abandoned.load(Ordering::Relaxed);
+        let waiting = self.later.take().map(|later| {
+            let end = match is_abandoned {
+                true => LaterDeliveries::Abandoned,
+                false => LaterDeliveries::Settled,
+            };
+            std::mem::replace(&mut *lock(&later), end)
+        });
+        if is_abandoned {
+            // Dropping the acknowledger returns the message to its source, and its later deliveries as well.
+            return;
+        }
+        if let Some(LaterDeliveries::Wait(waiting)) = waiting {
+            waiting.into_iter().for_each(Unsettled::done);
+        }
         let Some(acknowledger) = self.acknowledger.take() else {
             return;
         };
-        if self.is_abandoned.load(Ordering::Relaxed) {
-            // Dropping the acknowledger returns the message to its source.
-            return;
-        }
         let _settle = stage::settle().entered();
         match acknowledger.settle(Outcome::Settled) {
             Ok(()) => self.metrics.settled.inc(),

@@ -99,7 +99,7 @@ impl DestinationLog {
             tracing::info!(
                 transport,
                 %topic,
-                copies,
+                copies_not_accepted = copies,
                 seconds = since.elapsed().as_secs_f64(),
                 suppressed,
                 "the destination accepts messages again: waiting messages are sent"

@@ -105,9 +105,13 @@ async fn a_failed_probe_keeps_the_failure_while_its_copy_is_held() {
     let probe = world.turn().await.unwrap();
     drop(held);
     let is_shown = |end: &str| world.shown().map(|cause| cause.ends_with(end));
-    assert_eq!(is_shown("; 1 waiting"), Some(true));
+    assert_eq!(is_shown("; waiting lanes and calls: 1"), Some(true));
     let held = probe.failed(&world.error);
-    assert_eq!(is_shown("; 0 waiting"), Some(true), "it has left");
+    assert_eq!(
+        is_shown("; waiting lanes and calls: 0"),
+        Some(true),
+        "it has left"
+    );
     drop(held);
     assert_eq!(world.shown(), None);
 }
