@@ -224,6 +224,21 @@ async fn a_record_that_cannot_be_converted_becomes_a_dead_letter_with_the_reason
     }
 }
 
+/// Its id would be lost, and its agent would not answer.
+#[tokio::test]
+async fn a_message_of_another_family_is_not_converted() {
+    let mut world = World::new("", ", convert: envelope_normalize").await;
+    let call = r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{}}"#;
+    world.publish(Message::plain(call)).await;
+    let (reason, detail, body) = world.dead_letter().await;
+    assert_eq!((reason.as_str(), body.as_str()), ("convert_failed", call));
+    assert_eq!(
+        detail,
+        "envelope_normalize: unrecognized_shape: expected an E2A request, but this is a JSON-RPC message"
+    );
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_record_that_breaks_its_model_is_refused_with_everything_that_is_wrong() {
     for (binding, route) in [(", validate: true", ""), ("", ", validate: true")] {

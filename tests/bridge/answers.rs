@@ -825,6 +825,58 @@ async fn the_request_itself_is_not_an_answer_even_if_its_route_converts_it() {
     world.end().await;
 }
 
+/// The log says once that an answer names these calls, without their tokens.
+fn names_two_calls(lines: &Lines, ids: [&str; 2]) {
+    let found = lines.of("WARN", "an answer names two calls");
+    assert_eq!(found.len(), 1, "{found:?}");
+    for id in ids {
+        let (call, token) = id.split_at(26);
+        assert!(found[0].contains(call) && !found[0].contains(token));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_whose_body_names_another_call_is_logged_with_both() {
+    let (lines, _logging) = Lines::record();
+    let mut world = World::new().await;
+    let (mut first, to_first) = world.asked("tools/call").await;
+    let (mut second, to_second) = world.asked("tools/call").await;
+    // The subject comes first.
+    let confused = response(&to_second.id, "1");
+    world.publish(&to_first.reply_to, confused).await;
+    let expected = r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#;
+    assert_eq!(body(&part(&mut first).await), expected);
+    world.answer(&to_second, "2").await;
+    let expected = r#"{"jsonrpc":"2.0","id":1.50,"result":2}"#;
+    assert_eq!(body(&part(&mut second).await), expected);
+    names_two_calls(&lines, [&to_first.id, &to_second.id]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_whose_header_and_subject_name_two_calls_is_logged_with_both() {
+    let (lines, _logging) = Lines::record();
+    let mut world = World::new().await;
+    let (mut first, to_first) = world.asked("tools/call").await;
+    let (mut second, to_second) = world.asked("tools/call").await;
+    // The header comes first.
+    let mut confused = Message::plain("1");
+    confused
+        .headers
+        .push("kafka_correlationId", to_first.id.clone());
+    world.publish(&to_second.reply_to, confused).await;
+    let expected = r#"{"jsonrpc":"2.0","id":1.50,"result":1}"#;
+    assert_eq!(body(&part(&mut first).await), expected);
+    let mut own = Message::plain("2");
+    own.headers
+        .push("kafka_correlationId", to_second.id.clone());
+    world.publish(&to_second.reply_to, own).await;
+    let expected = r#"{"jsonrpc":"2.0","id":1.50,"result":2}"#;
+    assert_eq!(body(&part(&mut second).await), expected);
+    names_two_calls(&lines, [&to_first.id, &to_second.id]);
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_caller_without_an_answer_learns_that_one_was_rejected() {
     let mut world = World::new().await;

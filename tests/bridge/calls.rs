@@ -221,7 +221,7 @@ async fn a_refusal_of_the_bus_fails_the_call_at_once_and_names_the_topic() {
         ),
         (
             TooLarge,
-            "invalid_params",
+            "too_large",
             "the request cannot be sent: topic agents.a: ",
         ),
         (

@@ -767,6 +767,234 @@ async fn a_requester_of_another_family_gets_the_unchanged_answer() {
     world.end().await;
 }
 
+/// A request of E2A with the id `r-1`.
+const E2A_REQUEST: &str = r#"{"protocol_version":"1.0","request_id":"r-1","channel":"web","method":"chat.send","params":{"_agentId":"weather","query":"hi"}}"#;
+
+/// A CloudEvent of no family, a request with the id `e-1`.
+const EVENT_REQUEST: &str = r#"{"specversion":"1.0","id":"e-1","source":"/me","type":"x","mcptype":"request","targetagent":"weather","data":{}}"#;
+
+/// A record of the answer to it, which has these members besides.
+fn e2a_record(members: &str) -> Message {
+    Message::plain(format!(
+        r#"{{"protocol_version":"1.0","request_id":"r-1",{members}}}"#
+    ))
+}
+
+/// The requester can answer it, so the call goes on.
+#[tokio::test]
+async fn a_question_in_a_record_is_a_part_for_a_requester_of_e2a() {
+    let mut world = World::new().await;
+    world.ask(Message::plain(E2A_REQUEST)).await;
+    let agent_request = world.next_request().await;
+    let question = e2a_record(
+        r#""sequence":0,"is_final":false,"status":"in_progress","response_kind":"acp.output_request","body":{"jsonrpc":"2.0","id":"q-1","method":"session/request_permission","params":{}}"#,
+    );
+    let last = e2a_record(
+        r#""sequence":1,"is_final":true,"status":"succeeded","response_kind":"e2a.complete","body":{"result":{"n":1}}"#,
+    );
+    for (answer, ty, kind, is_final) in [
+        (
+            question,
+            "e2a.acp.output_request.stream",
+            "request",
+            "false",
+        ),
+        (last, "e2a.complete.resp", "response", "true"),
+    ] {
+        world.answer(&agent_request, answer.clone()).await;
+        let part = world.reply_message().await;
+        assert_eq!(text(&part), text(&answer));
+        assert!(header(&part, "ce_type").ends_with(ty), "{part:?}");
+        assert_eq!(header(&part, "ce_mcptype"), kind);
+        assert_eq!(header(&part, "ce_isfinal"), is_final);
+        assert_eq!(header(&part, "ce_collaborationid"), "r-1");
+    }
+    world.end().await;
+}
+
+/// Like a JSON-RPC requester, it cannot answer: the call goes on.
+#[tokio::test]
+async fn a_json_rpc_question_to_a_requester_of_another_family_is_refused() {
+    let mut world = World::new().await;
+    let a2e = tool_call("a-1", "weather").to_string();
+    let legacy = r#"{"protocol":"A2A","messageType":"REQUEST","targetAgent":{"agentId":"weather"},"payload":{},"metadata":{"correlationId":"c-1"}}"#;
+    let question = |method: &str| {
+        let question = json!({"jsonrpc": "2.0", "id": "q-9", "method": method, "params": {}});
+        Message::plain(question.to_string())
+    };
+    for request in [E2A_REQUEST, a2e.as_str(), legacy, EVENT_REQUEST] {
+        world.ask(Message::plain(request.to_owned())).await;
+        let agent_request = world.next_request().await;
+        let asked = question("session/request_permission");
+        world.answer(&agent_request, asked).await;
+        let refused = body(&world.next_request().await.message);
+        assert_eq!(
+            (&refused["id"], &refused["error"]["code"]),
+            (&json!("q-9"), &json!(-32601)),
+            "{request}"
+        );
+        // Many serializers of .NET write a byte order mark.
+        let ping = text(&question("ping"));
+        let ping = Message::plain(format!("\u{feff}{ping}"));
+        world.answer(&agent_request, ping).await;
+        let pong = body(&world.next_request().await.message);
+        assert_eq!((&pong["id"], &pong["result"]), (&json!("q-9"), &json!({})));
+        let id = header(&agent_request.message, "ce_callid");
+        let answer = json!({"jsonrpc": "2.0", "id": id, "result": "after"}).to_string();
+        let message = Message::plain(answer.clone());
+        world.answer(&agent_request, message).await;
+        let reply_message = world.reply_message().await;
+        assert_eq!(text(&reply_message), answer, "{request}");
+        assert_eq!(header(&reply_message, "ce_isfinal"), "true");
+    }
+    assert_eq!(world.count("a2abus_questions_refused_total"), 4);
+    world.end().await;
+}
+
+/// The `collaborationid` of a record with a question is the id of the question.
+#[tokio::test]
+async fn every_part_of_the_answer_to_an_event_names_the_event() {
+    let mut world = World::new().await;
+    world.ask(Message::plain(EVENT_REQUEST)).await;
+    let agent_request = world.next_request().await;
+    for is_final in [false, true] {
+        let sequence = u8::from(is_final);
+        let record = e2a_record(&format!(
+            r#""sequence":{sequence},"is_final":{is_final},"status":"in_progress","response_kind":"acp.output_request","body":{{"jsonrpc":"2.0","id":"q-1","method":"session/request_permission","params":{{}}}}"#
+        ));
+        world.answer(&agent_request, record).await;
+        let part = world.reply_message().await;
+        assert_eq!(header(&part, "ce_collaborationid"), "e-1", "{part:?}");
+        assert_eq!(header(&part, "ce_isfinal"), is_final.to_string());
+    }
+    world.end().await;
+}
+
+/// A notification contains no id of its request.
+#[tokio::test]
+async fn a_notification_in_an_answer_names_its_request() {
+    let mut world = World::new().await;
+    world.ask(request("7")).await;
+    let agent_request = world.next_request().await;
+    let note = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"x"}}"#;
+    world.answer(&agent_request, Message::plain(note)).await;
+    let part = world.reply_message().await;
+    assert_eq!(text(&part), note);
+    assert_eq!(header(&part, "ce_collaborationid"), "7");
+    let last = result(&agent_request, 1);
+    world.answer(&agent_request, last).await;
+    let part = world.reply_message().await;
+    assert_eq!(header(&part, "ce_collaborationid"), "7");
+    world.end().await;
+}
+
+/// Its readers would take what is inside for the answer to another request, or could not read it at all.
+#[tokio::test]
+async fn an_answer_that_is_not_valid_in_its_family_is_an_error_of_the_requesters_family() {
+    let mut world = World::new().await;
+    let complete = r#""sequence":0,"is_final":true,"status":"succeeded","response_kind":"e2a.complete","body":{"result":{}}"#;
+    let inside = r#""metadata":{"_e2a_wire_legacy_agent_response":{"request_id":"other","channel_id":"web","ok":true,"payload":{}}}"#;
+    let hidden = e2a_record(&format!("{complete},{inside}"));
+    let newer = text(&e2a_record(complete)).replacen("\"1.0\"", "\"2.0\"", 1);
+    for (answer, why) in [
+        (hidden, "the answer inside has another request_id"),
+        (Message::plain(newer), "protocol_version must be"),
+        (
+            Message::plain(r#"{"jsonrpc":"1.0","id":"r-1","result":1}"#),
+            "jsonrpc must be",
+        ),
+        (
+            Message::plain(r#"{"specversion":"1.0","id":"","source":"/s","type":"t","data":{}}"#),
+            ": empty",
+        ),
+    ] {
+        world.ask(Message::plain(E2A_REQUEST)).await;
+        let agent_request = world.next_request().await;
+        world.answer(&agent_request, answer).await;
+        let error = body(&world.reply_message().await);
+        assert_eq!(error["request_id"], "r-1", "{error}");
+        assert_eq!(error["body"]["code"], "E2A.BAD_AGENT_REPLY", "{error}");
+        let message = error["body"]["message"].as_str().unwrap();
+        assert!(message.contains(why), "{error}");
+    }
+    let request = tool_call("a-1", "weather");
+    world.ask(Message::plain(request.to_string())).await;
+    let agent_request = world.next_request().await;
+    let newer =
+        r#"{"type":"tool/call/resp","id":"b","version":"9.0","ts":2,"req_id":"a-1","data":{}}"#;
+    world.answer(&agent_request, Message::plain(newer)).await;
+    let error = body(&world.reply_message().await);
+    assert_eq!(
+        (&error["type"], &error["req_id"]),
+        (&json!("error"), &json!("a-1"))
+    );
+    assert_eq!(error["detail"]["reason"], "bad_agent_reply", "{error}");
+    world.end().await;
+}
+
+/// The sender of an event of no family reads any answer, and text is of no family.
+#[tokio::test]
+async fn an_invalid_record_for_an_event_and_text_for_any_family_are_answers_of_an_unknown_type() {
+    let mut world = World::new().await;
+    let newer = r#"{"protocol_version":"2.0","request_id":"r-1","sequence":0,"is_final":true,"status":"succeeded","response_kind":"e2a.complete","body":{"result":{}}}"#;
+    let broken = r#"{"type":"tool/call/req","id":"b","version":"#;
+    for (request, answer) in [
+        (EVENT_REQUEST, newer),
+        (E2A_REQUEST, "sunny"),
+        (E2A_REQUEST, broken),
+    ] {
+        world.ask(Message::plain(request)).await;
+        let agent_request = world.next_request().await;
+        world.answer(&agent_request, Message::plain(answer)).await;
+        let reply_message = world.reply_message().await;
+        assert_eq!(text(&reply_message), answer);
+        let ty = header(&reply_message, "ce_type");
+        assert!(ty.ends_with("unknown"), "{answer}: {ty}");
+    }
+    world.end().await;
+}
+
+/// At a reply address, every act is an answer.
+#[tokio::test]
+async fn legacy_answers_without_a_correlation_id_have_the_attributes_of_an_answer() {
+    let mut world = World::new().await;
+    let legacy = r#"{"protocol":"A2A","messageType":"REQUEST","targetAgent":{"agentId":"weather"},"payload":{},"metadata":{"correlationId":"c-1"}}"#;
+    for last in ["INFORM", "SHRUG"] {
+        world.ask(Message::plain(legacy)).await;
+        let agent_request = world.next_request().await;
+        for (act, kind, is_final) in [("AGREE", "stream", "false"), (last, "response", "true")] {
+            let answer = format!(r#"{{"protocol":"A2A","messageType":"{act}","payload":{{}}}}"#);
+            world.answer(&agent_request, Message::plain(answer)).await;
+            let part = world.reply_message().await;
+            assert_eq!(header(&part, "ce_mcptype"), kind, "{act}");
+            assert_eq!(header(&part, "ce_isfinal"), is_final, "{act}");
+            assert_eq!(header(&part, "ce_collaborationid"), "c-1", "{act}");
+        }
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_cancel_with_an_id_is_refused_with_the_reason() {
+    let mut world = World::new().await;
+    for method in ["notifications/cancelled", "$/cancel_request"] {
+        for agent in ["", r#""_agentId":"weather","#] {
+            let cancel = format!(
+                r#"{{"jsonrpc":"2.0","id":8,"method":"{method}","params":{{{agent}"requestId":7}}}}"#
+            );
+            world.ask(Message::plain(cancel)).await;
+            let error = body(&world.reply_message().await);
+            assert_eq!(
+                (&error["id"], &error["error"]["code"]),
+                (&json!(8), &json!(-32602))
+            );
+            let message = error["error"]["message"].as_str().unwrap();
+            assert!(message.contains("send it without one"), "{message}");
+        }
+    }
+    world.end().await;
+}
+
 /// nats-py's `respond` and many agents on Kafka copy the headers.
 #[tokio::test]
 async fn answers_of_any_family_with_the_headers_of_their_request_are_events_of_their_own() {

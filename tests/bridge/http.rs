@@ -954,7 +954,7 @@ default_route: [{ transport: small, topic: agents }]",
     let call = request("1", "echo", json!({ "_agentId": "weather", "text": text }));
     let answer = bridge.post("/rpc", call).await.body;
     let (id, code, reason) = error(&answer);
-    assert_eq!((id, code, &*reason), (json!(1), -32602, "invalid_params"));
+    assert_eq!((id, code, &*reason), (json!(1), -32602, "too_large"));
     // The message consists of the call, its headers, and the replacement of its id.
     assert!(
         answer.contains("a message of 3") && answer.contains(" bytes: "),
@@ -964,6 +964,8 @@ default_route: [{ transport: small, topic: agents }]",
         answer.contains("larger than the 2000 bytes that"),
         "{answer}"
     );
+    assert!(answer.contains("raise this limit"), "{answer}");
+    assert!(!answer.contains("Base64"), "{answer}");
     bridge.stop().await;
 }
 

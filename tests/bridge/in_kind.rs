@@ -311,6 +311,61 @@ async fn data_of_any_kind_pass_as_they_are() {
     world.end().await;
 }
 
+/// Data of no type would count as JSON.
+#[tokio::test]
+async fn a_plain_answer_that_is_not_json_has_a_type() {
+    let mut world = World::new().await;
+    let sent = event(world.post("/rpc/weather", "temp?"), "com.example.ask")
+        .header("content-type", "text/plain")
+        .header("ce-mcptype", "request");
+    let (response, _) = world.exchange(sent, vec![Message::plain("-3 C")]).await;
+    assert_eq!(
+        header(&response, "content-type"),
+        "application/octet-stream"
+    );
+    assert_eq!(response.text().await.unwrap(), "-3 C");
+    world.end().await;
+}
+
+/// It ends neither the stream nor the call of a caller of one answer.
+#[tokio::test]
+async fn a_question_in_a_record_is_a_part_for_a_caller_of_e2a() {
+    let mut world = World::new().await;
+    let request = r#"{"protocol_version":"1.0","request_id":"r","channel":"web","method":"chat.send","params":{"query":"hi"}}"#;
+    let question =
+        json!({"jsonrpc": "2.0", "id": 9, "method": "session/request_permission", "params": {}});
+    let answers = || {
+        vec![
+            record(0, "acp.output_request", &question),
+            record(1, "e2a.complete", &json!({"result": {"n": 1}})),
+        ]
+    };
+    let sent = world.post("/rpc/weather", request);
+    let (response, _) = world.exchange(sent, answers()).await;
+    let parts = frames(&response.text().await.unwrap());
+    let kinds: Vec<_> = parts.iter().map(|part| &part["response_kind"]).collect();
+    assert_eq!(kinds, ["acp.output_request", "e2a.complete"]);
+
+    let sent = world.post("/rpc/weather", request);
+    let sent = sent.header("accept", "application/json");
+    let (response, _) = world.exchange(sent, answers()).await;
+    let last: Value = response.json().await.unwrap();
+    assert_eq!(last["body"], json!({"result": {"n": 1}}));
+    world.end().await;
+}
+
+/// Sent to the agent of the path, it would cancel nothing, and its caller would wait for an answer until the deadline.
+#[tokio::test]
+async fn a_cancel_with_an_id_is_refused_at_once() {
+    let world = World::new().await;
+    let cancel = r#"{"jsonrpc":"2.0","id":8,"method":"$/cancel_request","params":{"requestId":7}}"#;
+    let response = world.post("/rpc/weather", cancel).send().await.unwrap();
+    let error: Value = response.json().await.unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.contains("send it without one"), "{error}");
+    world.end().await;
+}
+
 #[tokio::test]
 async fn an_event_in_structured_mode_is_answered_in_structured_mode() {
     let mut world = World::new().await;

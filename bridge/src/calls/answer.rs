@@ -65,7 +65,8 @@ pub struct Answer {
     ended: bool,
     /// Set once an agent may have received the request.
     may_have_arrived: Arc<AtomicBool>,
-    /// Set once the agent has answered, so that it has the request even if the bus has not confirmed that.
+    /// Set once the fate of the request is known even if the bus has not confirmed it: the agent has answered, or has no
+    /// subscription.
     is_answered: Arc<AtomicBool>,
     /// Whether the request is published here, and not by a binding.
     pub(super) is_published_here: bool,
@@ -302,9 +303,21 @@ impl Answer {
         continues && self.open_questions.is_empty() && self.may_have_arrived()
     }
 
+    /// Records that the bridge itself makes the call, on behalf of a request that has a line in the access log.
+    pub(crate) fn set_own(&mut self) {
+        self.account.set_own();
+    }
+
     /// Records that its request is left to its source, whose next reader sends it again.
     pub(crate) fn leave(&mut self) {
         self.account.left();
+    }
+
+    /// Records that its requester gets this part, although the source would deliver the request again.
+    pub(crate) fn note_part(&mut self, part: &Part) {
+        if part.last {
+            self.account.answered(part.outcome);
+        }
     }
 
     /// Records that its requester gets this error, although the source would deliver the request again.
@@ -418,7 +431,10 @@ impl Answer {
                         true => self.end(),
                         false => self.ended = true,
                     }
-                    self.account.answered(part.outcome);
+                    // Whoever returns the answer knows whether such a request is left to its source.
+                    if !self.is_redeliverable {
+                        self.account.answered(part.outcome);
+                    }
                     // A bridge reports that its attached server has not executed the request.
                     if part.outcome == CallOutcome::Unavailable && self.consumed == 1 {
                         self.sent_calls.iter().for_each(SentCalls::take_back);
@@ -716,7 +732,7 @@ impl Answer {
             (error, _) => error,
         };
         // Whoever returns the answer knows whether such a request is left to its source.
-        if !(self.is_redeliverable && error.is_left_at_source()) {
+        if !self.is_redeliverable {
             self.account.failed(&error);
         }
         let unusable = match &error {
@@ -724,6 +740,9 @@ impl Answer {
             CallError::AnswerDropped => Some("there is no memory for it (calls.budget_bytes)"),
             _ => None,
         };
+        if unusable.is_some() || matches!(error, CallError::NoSubscriber(_)) {
+            self.is_answered.store(true, Ordering::Relaxed);
+        }
         if let Some(why) = unusable {
             let agent = self.cancel.target().map(Text::as_str);
             self.calls.log_unusable((self.id.call, agent), why);
@@ -743,6 +762,8 @@ impl Answer {
                 | CallError::AnswerLost(_)
                 | CallError::DestinationRefused(_)
                 | CallError::Refused(_)
+                | CallError::NotConverted(_)
+                | CallError::TooLarge(_)
                 | CallError::BadAnswer(_)
         );
         // The task of its lane may still hand a request over whose bus has been given up, and is back.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tracing::Level;
 
 use crate::bus::outbound::Outgoing;
+use crate::calls::answer_unit::AnswerUnit;
 use crate::calls::callid::{CallId, Replica, ReplyId, shown_topic};
 use crate::calls::reply_token::Rejection;
 use crate::lock::lock;
@@ -88,6 +89,7 @@ pub(crate) struct EndedCalls {
     others: Mutex<Recent<Replica, Instant>>,
     log: LogLimit,
     pub(crate) rejected: LogLimit,
+    contradictory: LogLimit,
     foreign: LogLimit,
     repeated: LogLimit,
 }
@@ -117,6 +119,7 @@ impl EndedCalls {
             others: Mutex::new(Recent::new(MAX_OTHERS)),
             log: log.limit(Level::WARN, "more answers reached no caller"),
             rejected: log.limit(Level::WARN, "more answers were rejected"),
+            contradictory: log.limit(Level::WARN, "more answers named two calls"),
             foreign: log.limit(Level::INFO, "more answers were for calls of other replicas"),
             repeated: log.limit(Level::INFO, "more answers were read again"),
         }
@@ -170,6 +173,27 @@ impl EndedCalls {
             tracing::info!(
                 %replica, %call, topic = %shown_topic(topic.as_str()), suppressed,
                 "an answer is for a call of another process (a replica or a command such as `a2abus call`), which reads it itself; it is lost only if that process no longer runs"
+            );
+        }
+    }
+
+    /// Logs that an answer names another call than the one that got it: in its body, or in `headers`, which are those
+    /// of the message and its subject.
+    pub(crate) fn log_contradiction(
+        &self,
+        call: CallId,
+        (unit, headers): (&AnswerUnit, Option<CallId>),
+        topic: &Topic,
+    ) {
+        let in_headers = headers.map(|other| (other, "headers or subject"));
+        let other = in_headers.or_else(|| Some((unit.other_call_in_body(call)?, "body")));
+        if let Some((other, other_in)) = other
+            && let Some(suppressed) = self.contradictory.allow()
+        {
+            tracing::warn!(
+                %call, %other, other_in, topic = %shown_topic(topic.as_str()), suppressed,
+                fix = "let the agent repeat only the ids of the request that it answers",
+                "an answer names two calls: it goes only to the one that is found first, in the order: attribute `callid`, headers, subject, body"
             );
         }
     }

@@ -9,7 +9,7 @@ use a2abus_plugin::json::{self, BYTE_ORDER_MARK, Reader, Span};
 use a2abus_plugin::protocol::jsonrpc::{self, Id, JsonRpc, RpcBody};
 use a2abus_plugin::{
     DecodeErrorKind, Event, Family, Hint, Ids, Kind, Limits, MapContext, MapOptions, Refused,
-    Source, Text, Unit, decode, extension, kind_of_event, map_unit,
+    Source, Text, Unit, Value, decode, extension, kind_of_event, map_unit,
 };
 use bytes::{Buf as _, Bytes};
 use serde::Deserialize;
@@ -58,6 +58,8 @@ pub(crate) enum Body {
         why: Text,
         /// The id of the request, as far as it can be read.
         correlation: Option<Text>,
+        /// Whether it is JSON of a family, in which it is not valid.
+        has_family: bool,
     },
 }
 
@@ -209,6 +211,7 @@ impl AnswerUnit {
             body: Body::Broken {
                 why,
                 correlation: None,
+                has_family: false,
             },
             event: None,
         }
@@ -284,6 +287,7 @@ impl AnswerUnit {
             Body::Broken {
                 why: refused.error.to_string().into(),
                 correlation: id.or_else(|| call_in_broken(&refused.bytes, limits)),
+                has_family: !is_no_object(refused.error.kind()),
             }
         };
         Self {
@@ -311,6 +315,20 @@ impl AnswerUnit {
             }
             Body::Json => None,
         }
+    }
+
+    /// The call that the body itself names, if it is [another one](CallId::other_in) than this.
+    pub(crate) fn other_call_in_body(&self, call: CallId) -> Option<CallId> {
+        let own = match &self.body {
+            Body::Rpc(message) if message.is_call() => message.progress.as_deref()?.token(),
+            Body::Rpc(message) => message.id.as_ref()?.token(),
+            Body::Broken { correlation, .. } => correlation.as_ref()?,
+            Body::Mapped { event, .. } if !self.is_question_record() => {
+                event.extension_text(extension::COLLABORATION_ID)?
+            }
+            Body::Mapped { .. } | Body::Json => return None,
+        };
+        call.other_in(own.trim_matches('"'))
     }
 
     /// Whether it is an answer, judged by its body alone.
@@ -360,10 +378,10 @@ impl AnswerUnit {
             return Some(false);
         }
         match self.event.as_ref()?.extension(extension::IS_FINAL)? {
-            a2abus_plugin::Value::Boolean(is_final) => Some(*is_final),
+            Value::Boolean(is_final) => Some(*is_final),
             // In headers it is text, which the Python SDK of CloudEvents writes as `True` and `False`.
-            a2abus_plugin::Value::String(text) if text.eq_ignore_ascii_case("false") => Some(false),
-            a2abus_plugin::Value::String(text) if text.eq_ignore_ascii_case("true") => Some(true),
+            Value::String(text) if text.eq_ignore_ascii_case("false") => Some(false),
+            Value::String(text) if text.eq_ignore_ascii_case("true") => Some(true),
             _ => None,
         }
     }
@@ -386,6 +404,10 @@ impl AnswerUnit {
                 event,
                 ..
             } => !is_agreement(event),
+            // Its own `is_final` decides. It is absent on a push, which ends nothing.
+            Body::Mapped { event, .. } if self.is_question_record() => {
+                event.extension(extension::IS_FINAL) == Some(&Value::Boolean(true))
+            }
             Body::Mapped { kind, .. } => *kind != Kind::Stream && !self.is_push(),
             Body::Json => !self.is_progress(),
             Body::Broken { .. } => true,
@@ -410,6 +432,19 @@ impl AnswerUnit {
     pub(crate) fn is_progress(&self) -> bool {
         matches!(self.body, Body::Json) && self.marked() == Some(Kind::Notification)
     }
+}
+
+/// Whether an answer was refused before its family was known.
+fn is_no_object(kind: DecodeErrorKind) -> bool {
+    matches!(
+        kind,
+        DecodeErrorKind::Empty
+            | DecodeErrorKind::NotUtf8
+            | DecodeErrorKind::NotJson
+            | DecodeErrorKind::TooLarge
+            | DecodeErrorKind::TooDeep
+            | DecodeErrorKind::EmptyBatch
+    )
 }
 
 /// The `request_id` of an E2A record.
@@ -439,6 +474,28 @@ mod tests {
         let record = Bytes::from_static(record.as_bytes());
         let units = units(&record, None, Trust::Untrusted, &Limits::default());
         assert_eq!(units[0].own_correlation().as_deref(), Some("r"));
+    }
+
+    #[test]
+    fn a_question_in_a_record_ends_the_answer_only_if_the_record_is_final() {
+        for (trust, members, is_last) in [
+            (Trust::Untrusted, r#""is_final":false"#, false),
+            (Trust::Untrusted, r#""sequence":1"#, false),
+            (Trust::Untrusted, r#""is_final":true"#, true),
+            (
+                Trust::Trusted,
+                r#""is_final":true,"metadata":{"_jiuwenswarm_server_push":true}"#,
+                false,
+            ),
+        ] {
+            let record = format!(
+                r#"{{"protocol_version":"1.0","request_id":"r","response_kind":"acp.output_request",{members},"body":{{"jsonrpc":"2.0","id":9,"method":"session/request_permission"}}}}"#
+            );
+            let units = units(&record.into(), None, trust, &Limits::default());
+            for streamed in [true, false] {
+                assert_eq!(units[0].is_last(streamed), is_last, "{members}");
+            }
+        }
     }
 
     #[test]

@@ -122,6 +122,16 @@ impl CallId {
         base32(self.0)
     }
 
+    /// The call that a text names, if it is another one than this. A text without a token does not count, because it
+    /// may be something else of the same form. Nearly all texts begin with this call, so those are not parsed.
+    pub(crate) fn other_in(self, text: &str) -> Option<Self> {
+        if text.as_bytes().starts_with(&self.characters()) {
+            return None;
+        }
+        let other = text.parse::<ReplyId>().ok()?;
+        other.token.map(|_| other.call)
+    }
+
     /// Its 128 bits.
     pub(crate) fn bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
@@ -415,6 +425,20 @@ mod tests {
             assert!(text.parse::<ReplyId>().is_err(), "{text}");
         }
         assert!("é".repeat(26).parse::<ReplyId>().is_err());
+    }
+
+    #[test]
+    fn another_call_is_one_with_a_token() {
+        let call = CallId::new(Replica(7)).unwrap();
+        let other = CallId::new(Replica(7)).unwrap();
+        let with_token = |call| {
+            let token = Some(ReplyToken([0xa5; 16]));
+            ReplyId { call, token }.to_string()
+        };
+        assert_eq!(call.other_in(&with_token(other)), Some(other));
+        for text in [with_token(call), other.to_string(), "an id".to_owned()] {
+            assert_eq!(call.other_in(&text), None, "{text}");
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Canceller {
     log: LogLimit,
 }
 
+/// The notifications that cancel a request, of MCP and ACP.
+pub(crate) const CANCELS: [&str; 2] = ["notifications/cancelled", "$/cancel_request"];
 /// The prefix of the id of a cancel that is a request; the reply id of the call follows.
 const CANCEL_PREFIX: &str = "cancel-";
 

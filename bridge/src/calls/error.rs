@@ -10,6 +10,8 @@ use crate::budget::BudgetExhausted;
 use crate::bus::outbound::{Outgoing, RoutingError};
 use crate::calls::reply_token::Rejection;
 use crate::metrics::CallOutcome;
+use crate::names::Mode;
+use crate::pipeline::adapt::{CONVERT_FAILED, FIX_CONVERSION};
 use crate::route::NamedBy;
 
 /// Why a call has no (further) answer.
@@ -57,6 +59,12 @@ pub enum CallError {
     /// The request cannot be sent as it is.
     #[error("the request cannot be sent: {0}")]
     Refused(Text),
+    /// `convert` of its binding or route refuses the request.
+    #[error("the request cannot be sent: {0}")]
+    NotConverted(Text),
+    /// The request is larger than its bus accepts.
+    #[error("the request cannot be sent: {0}")]
+    TooLarge(Text),
     /// Too many parts waited for the caller.
     #[error("the parts of the answer were not read as fast as they arrived")]
     SlowCaller,
@@ -158,11 +166,6 @@ impl CallError {
         matches!(self, Self::Draining | Self::Drained | Self::HandedOff)
     }
 
-    /// Whether another reader may send the request, if its source delivers it again.
-    pub(crate) fn is_left_at_source(&self) -> bool {
-        self.is_drain() || *self == Self::Moved
-    }
-
     /// The outcome of a call that fails with this error.
     pub(crate) fn outcome(&self) -> CallOutcome {
         match self {
@@ -179,6 +182,8 @@ impl CallError {
             | Self::Drained
             | Self::HandedOff
             | Self::Refused(_)
+            | Self::NotConverted(_)
+            | Self::TooLarge(_)
             | Self::SlowCaller
             | Self::AnswerDropped
             | Self::BadAnswer(_)
@@ -189,7 +194,16 @@ impl CallError {
     /// The error for a caller whose request is refused at the destination with this name.
     pub(super) fn refused_by_bus(copy: &Outgoing, name: &str, error: &TransportError) -> Self {
         let what = match error.kind() {
-            TransportErrorKind::TooLarge | TransportErrorKind::BadMessage => {
+            TransportErrorKind::TooLarge => {
+                let cure = match copy.mode {
+                    Mode::Binary => "send less, or raise this limit",
+                    Mode::Structured => {
+                        "send less, raise this limit, or use `mode: binary` at the destination: a structured event has data that is neither JSON nor text as Base64, which is a third larger"
+                    }
+                };
+                return Self::TooLarge(format!("{name}: {error}; {cure}").into());
+            }
+            TransportErrorKind::BadMessage => {
                 return Self::Refused(format!("{name}: {error}").into());
             }
             TransportErrorKind::UnknownTopic => match copy.address.guarantee {
@@ -230,12 +244,21 @@ impl CallError {
                 tracing::debug!(%route, %cause, "the destination of a request cannot be built");
                 Self::Refused(cause.to_string().into())
             }
+            (RoutingError::NotAdapted(error), _) if error.reason() == CONVERT_FAILED => {
+                Self::NotConverted(format!("{error}; {FIX_CONVERSION}").into())
+            }
             (other, _) => Self::Refused(other.to_string().into()),
         }
     }
 
     pub(super) fn not_a_request() -> Self {
         Self::Refused(Text::from_static("not a JSON-RPC request"))
+    }
+
+    /// A message with an id whose method is a cancel.
+    pub(super) fn cancel_with_id(method: &str) -> Self {
+        let text = format!("{method} is a notification, so it has no `id`: send it without one");
+        Self::Refused(text.into())
     }
 }
 

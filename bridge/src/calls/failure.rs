@@ -16,6 +16,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::calls::error::{Bound, CallError, NoAnswer, RequestState};
+use crate::pipeline::adapt::CONVERT_FAILED;
 
 /// Why a request failed, independent of the dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +141,9 @@ impl Reason {
             | CallError::Drained
             | CallError::HandedOff => Self::AnswerLost,
             CallError::Exhausted(_) | CallError::SlowCaller => Self::Exhausted,
-            CallError::Refused(_) => Self::InvalidParams,
+            CallError::Refused(_) | CallError::NotConverted(_) | CallError::TooLarge(_) => {
+                Self::InvalidParams
+            }
             CallError::BadAnswer(_) => Self::BadAgentReply,
             CallError::Undeliverable(_) => Self::ReplyUndeliverable,
         }
@@ -192,7 +195,11 @@ impl CallError {
     /// The reason code of this error: in the access log, and as `data.reason` of a JSON-RPC error.
     #[must_use]
     pub fn reason_code(&self) -> &'static str {
-        Reason::of(self).row().reason_code
+        match self {
+            Self::TooLarge(_) => DecodeErrorKind::TooLarge.as_str(),
+            Self::NotConverted(_) => CONVERT_FAILED,
+            other => Reason::of(other).row().reason_code,
+        }
     }
 }
 
@@ -356,6 +363,10 @@ impl Failure {
             | CallError::Refused(_)
             | CallError::BadAnswer(_)
             | CallError::Undeliverable(_) => Self::new(reason, error.to_string()),
+            CallError::NotConverted(_) | CallError::TooLarge(_) => Self {
+                reason_code: error.reason_code(),
+                ..Self::new(reason, error.to_string())
+            },
             // The cause may reveal internals. The log has it.
             CallError::Unavailable(_) => Self::new(
                 reason,

@@ -14,7 +14,7 @@ use super::part::Part;
 use super::pending::{CallerMessage, HandOver};
 use super::question::Client;
 use super::service::{Calls, Request};
-use crate::account::Account;
+use crate::account::{Account, Retry};
 use crate::budget::ClientBudget;
 
 // === impl Calls ===
@@ -73,7 +73,8 @@ impl Calls {
     }
 
     /// Resumes the answer to a call of another replica. `parts` are its recorded parts after the first `consumed`.
-    /// `timeouts` limit the time until the next part, and until the last one.
+    /// `timeouts` limit the time until the next part, and until the last one. `retry` is the request that gets the
+    /// answer; without one, this replica itself takes the call over, and accounts for it.
     pub(crate) fn resume(
         self: &Arc<Self>,
         call: CallId,
@@ -81,8 +82,12 @@ impl Calls {
         timeouts: (Duration, Duration),
         consumed: usize,
         parts: mpsc::Receiver<Box<CallerMessage>>,
+        retry: Option<Retry>,
     ) -> Box<Answer> {
-        let mut account = Account::open(&self.metrics, call, Text::default(), Instant::now());
+        let mut account = match retry {
+            Some(retry) => Account::of_retry(&self.metrics, call, retry),
+            None => Account::open(&self.metrics, call, Text::default(), Instant::now()),
+        };
         account.set_agent(agent);
         let mut answer = Answer::resumed(call, timeouts, parts, account, self);
         answer.consumed = u32::try_from(consumed).unwrap_or(u32::MAX);

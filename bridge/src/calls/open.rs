@@ -22,7 +22,7 @@ use crate::budget::{Charge, ClientBudget};
 use crate::bus::BusId;
 use crate::bus::outbound::{Outgoing, Provenance, RoutingError, TrackedRequest};
 use crate::calls::callid::{CallId, ReplyId};
-use crate::calls::cancel::Cancel;
+use crate::calls::cancel::{CANCELS, Cancel};
 use crate::calls::failure::Recipient;
 use crate::calls::pending::{CallRequest, CallerMessage, Entry, Fingerprint, Form, Questions};
 use crate::calls::question::{Abilities, Client};
@@ -243,7 +243,7 @@ impl Calls {
     /// the caller asks for, if any; `waited` is how much of it has passed.
     ///
     /// # Errors
-    /// When `rpc` is a JSON-RPC message that expects no answer.
+    /// When `rpc` is a JSON-RPC message that expects no answer, or a cancel with an id.
     pub(crate) fn exchange(
         &self,
         call: CallId,
@@ -260,11 +260,18 @@ impl Calls {
         let reply_id = self.tokens.reply_id(call, target, &expiry);
         let id = reply_id.text();
         let (form, dialect, streamed) = match rpc {
-            None => (Form::Untouched, Dialect::JsonRpc, true),
+            None => {
+                let has_family = event.extension(extension::PROTOCOL).is_some();
+                (Form::Untouched { has_family }, Dialect::JsonRpc, true)
+            }
             Some((message, bytes)) => {
                 let (Some(own), RpcBody::Call { streaming }) = (&message.id, message.body) else {
                     return Err(CallError::not_a_request());
                 };
+                let method = event.extension_text(extension::A2A_METHOD);
+                if let Some(method) = method.filter(|method| CANCELS.contains(&method.as_str())) {
+                    return Err(CallError::cancel_with_id(method.as_str()));
+                }
                 let progress = message.progress.as_deref();
                 event.set_data(Some(Data::from(with_token(
                     bytes,

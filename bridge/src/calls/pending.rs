@@ -122,7 +122,7 @@ pub type CallerQueue = mpsc::Sender<Box<CallerMessage>>;
 /// A request in an E2A record is always a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Questions {
-    /// Those that MCP or ACP defines. The bridge refuses them.
+    /// Those that MCP or ACP defines. The bridge refuses them, also for callers that do not speak JSON-RPC.
     Refused,
     /// All. If the call has a session, with this log key, only that session may answer them.
     All(Option<Text>),
@@ -143,7 +143,10 @@ pub enum Form {
         questions: Questions,
     },
     /// The agent's message, unchanged.
-    Untouched,
+    Untouched {
+        /// Whether the request is of a family. Any data may answer an event of no family.
+        has_family: bool,
+    },
 }
 
 /// Parts of an answer: nearly always one.
@@ -601,7 +604,8 @@ impl PendingCalls {
 impl Entry {
     /// The entry of a call whose answer is a stream and stays as it is.
     pub(crate) fn of_test(id: ReplyId, parts: CallerQueue, budget: ClientBudget) -> Self {
-        let (form, fingerprint) = (Form::Untouched, Fingerprint::none());
+        let form = Form::Untouched { has_family: false };
+        let fingerprint = Fingerprint::none();
         let request = CallRequest::new(id, form, true, Text::default(), fingerprint);
         Self {
             parts,

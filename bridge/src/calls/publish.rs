@@ -274,9 +274,7 @@ impl Calls {
     pub(crate) fn outage(&self, bus: BusId) -> Option<Text> {
         let cause = self.given_up_buses.borrow().get(&bus).cloned()?;
         // It may be back already.
-        let health = self.outbound.buses().health(bus);
-        let is_up = health.is_none_or(|health| health.is_up());
-        (!is_up).then_some(cause)
+        (!self.outbound.buses().is_up(bus)).then_some(cause)
     }
 
     /// Waits until calls on this bus fail. Returns why.

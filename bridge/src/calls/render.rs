@@ -11,8 +11,10 @@
 //! | any other JSON | a result |
 //! | a JSON-RPC request | a question to an MCP client: a part; another question: it is refused; else the call fails |
 //!
-//! A caller of another family gets the agent's message unchanged. Source: docs/protocols/e2a.md §10.4,
-//! docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
+//! A caller of another family gets the agent's message unchanged, unless it is not valid in its family. It cannot answer
+//! a JSON-RPC request, so a question is refused.
+//!
+//! Source: docs/protocols/e2a.md §10.4, docs/protocols/a2e-messages.md §3, docs/protocols/eventmesh-a2a.md §2.
 
 use std::borrow::Cow;
 
@@ -47,20 +49,25 @@ pub(crate) fn parts_of(
     unit: &AnswerUnit,
     limits: &Limits,
 ) -> Result<Parts, CallError> {
+    if is_question(request, unit) {
+        return Ok(smallvec![Part {
+            is_question: true,
+            ..Part::new(without_mark(unit.payload.clone()), false)
+        }]);
+    }
     match &request.form {
-        Form::Untouched => untouched(request, unit),
+        Form::Untouched { has_family } => untouched(request, unit, *has_family),
         Form::JsonRpc {
             id,
             progress,
             accepts_parts,
-            questions,
+            ..
         } => {
             let reply = Reply {
                 request,
                 id,
                 progress: progress.as_ref(),
                 accepts_parts: *accepts_parts,
-                questions,
                 limits,
             };
             reply.parts_of(unit, fold)
@@ -98,8 +105,55 @@ fn one_member(id: &str, response: &[u8]) -> Option<Bytes> {
     })
 }
 
-/// The agent's message unchanged, for a caller that is not a JSON-RPC client.
-fn untouched(request: &CallRequest, unit: &AnswerUnit) -> Result<Parts, CallError> {
+/// Whether a unit is a JSON-RPC question of the agent. A request with the id of the call is no question: the agent has
+/// sent back the request that it got.
+fn is_question(request: &CallRequest, unit: &AnswerUnit) -> bool {
+    #[derive(Deserialize)]
+    struct Call<'a> {
+        #[serde(borrow)]
+        method: Cow<'a, str>,
+    }
+    let Body::Rpc(message) = &unit.body else {
+        return false;
+    };
+    let call = request.id.call;
+    let is_own = |id: &Id| {
+        let id = id.text().and_then(|text| text.parse().ok());
+        id.is_some_and(|id: ReplyId| id.call == call)
+    };
+    let id = message.id.as_ref().filter(|_| message.is_call());
+    if id.is_none_or(is_own) {
+        return false;
+    }
+    match &request.form {
+        Form::JsonRpc {
+            questions: Questions::All(_),
+            ..
+        } => true,
+        Form::JsonRpc { .. } | Form::Untouched { .. } => {
+            let body = without_mark(unit.payload.clone());
+            let call: Option<Call<'_>> = serde_json::from_slice(&body).ok();
+            call.is_some_and(|call| Abilities::is_question(&call.method))
+        }
+    }
+}
+
+/// The agent's message unchanged, for a caller that is not a JSON-RPC client. If the caller's request has a family
+/// (`has_family`), a message that is not valid in its own family is an error: a reader could take it for an answer.
+fn untouched(
+    request: &CallRequest,
+    unit: &AnswerUnit,
+    has_family: bool,
+) -> Result<Parts, CallError> {
+    if let Body::Broken {
+        why,
+        has_family: true,
+        ..
+    } = &unit.body
+        && has_family
+    {
+        return Err(CallError::BadAnswer(why.clone()));
+    }
     if unit.is_request() {
         return Err(bad("expected an answer, but the message is a request"));
     }
@@ -125,8 +179,6 @@ struct Reply<'a> {
     progress: Option<&'a Text>,
     /// Whether the caller accepts parts that are results.
     accepts_parts: bool,
-    /// Which requests of the agent are parts of the answer.
-    questions: &'a Questions,
     /// The limits of payloads where the answer was read.
     limits: &'a Limits,
 }
@@ -135,14 +187,6 @@ struct Reply<'a> {
 
 impl Reply<'_> {
     fn parts_of(&self, unit: &AnswerUnit, fold: &mut Option<Fold>) -> Result<Parts, CallError> {
-        if let Body::Rpc(message) = &unit.body
-            && self.is_question(&unit.payload, message)
-        {
-            return Ok(smallvec![Part {
-                is_question: true,
-                ..Part::new(without_mark(unit.payload.clone()), false)
-            }]);
-        }
         let last = unit.is_last(self.request.streamed);
         if unit.is_progress() && !self.accepts_parts && !self.request.streamed {
             // It is not a JSON-RPC message, and the caller accepts only a whole answer.
@@ -184,30 +228,6 @@ impl Reply<'_> {
             Some(id) => splice(bytes, id.span(), self.id),
             None => with_id(bytes, self.id),
         }
-    }
-
-    /// Whether a message is a question of the agent. A request with the id of the call is no question: the agent has
-    /// published its own request as the answer.
-    fn is_question(&self, bytes: &Bytes, message: &JsonRpc) -> bool {
-        #[derive(Deserialize)]
-        struct Call<'a> {
-            #[serde(borrow)]
-            method: Cow<'a, str>,
-        }
-        let call = self.request.id.call;
-        let is_own = |id: &Id| {
-            let id = id.text().and_then(|text| text.parse().ok());
-            id.is_some_and(|id: ReplyId| id.call == call)
-        };
-        let id = message.id.as_ref().filter(|_| message.is_call());
-        id.is_some_and(|id| !is_own(id))
-            && match self.questions {
-                Questions::Refused => {
-                    let call: Option<Call<'_>> = serde_json::from_slice(bytes).ok();
-                    call.is_some_and(|call| Abilities::is_question(&call.method))
-                }
-                Questions::All(_) => true,
-            }
     }
 
     /// A notification of the agent about the call, with the caller's own progress token, else its own id.

@@ -1,11 +1,12 @@
 //! The events that answer an event: of a requester on the bus, or of an HTTP caller that sends CloudEvents.
 
 use a2abus_plugin::{
-    Event, EventId, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text, extension, map,
-    wrap_unknown,
+    Event, EventId, Hint, Ids, Kind, Limits, MapContext, MapOptions, Source, Text, extension,
+    kind_of_event, map, wrap_unknown,
 };
 use bytes::Bytes;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use crate::calls::callid::{CallId, ReplyId};
 use crate::calls::failure::{Failure, Recipient};
@@ -45,15 +46,11 @@ impl ReplyForm {
             }
             None => self.mapped(&part.body, &id),
         };
-        if event
-            .extension_text(extension::MCP_TYPE)
-            .is_none_or(|kind| kind != Kind::Notification.as_str())
-        {
-            let kind = if part.last {
-                Kind::Response
-            } else {
-                Kind::Stream
-            };
+        if is_question(&event) {
+            // It is the id of the question, not of the request.
+            event.remove(extension::COLLABORATION_ID);
+        }
+        if let Some(kind) = kind_of_part(&event, part.last) {
             put(
                 &mut event,
                 extension::MCP_TYPE,
@@ -99,8 +96,13 @@ impl ReplyForm {
             // A batch, or a message of no known family.
             Ok(Err(_)) | Err(_) => {
                 let mut event = wrap_unknown(body, 0, &self.options, &context);
-                if serde_json::from_slice::<IgnoredAny>(body).is_ok() {
-                    put(&mut event, "datacontenttype", "application/json");
+                // Data of no type would count as JSON.
+                let media_type = match serde_json::from_slice::<IgnoredAny>(body) {
+                    Ok(_) => "application/json",
+                    Err(_) => "application/octet-stream",
+                };
+                if !body.is_empty() {
+                    put(&mut event, "datacontenttype", media_type);
                 }
                 event
             }
@@ -128,9 +130,45 @@ impl ReplyForm {
             None => {}
         }
         if event.extension_text(extension::COLLABORATION_ID).is_none()
-            && let Some(request) = &self.request_id
+            && let Some(request) = self.request_id.clone().or_else(|| self.rpc_id())
         {
-            put(event, extension::COLLABORATION_ID, request.clone());
+            // An id of JSON-RPC may contain characters that no attribute may contain.
+            let _refused = event.set(extension::COLLABORATION_ID, request);
         }
     }
+
+    /// The id of a JSON-RPC request, as the `collaborationid` of its response. A notification contains no id.
+    fn rpc_id(&self) -> Option<Text> {
+        let token = self.recipient.id();
+        match serde_json::from_str(token).ok()? {
+            Value::String(text) if !text.is_empty() => Some(text.into()),
+            Value::Number(_) => Some(token.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether an event is a question in an E2A record. Source: docs/protocols/e2a.md §10.2.
+fn is_question(event: &Event) -> bool {
+    kind_of_event(event) == Kind::Request && event.extension(extension::E2A_KIND).is_some()
+}
+
+/// The `mcptype` of a part of an answer; `None` for a notification that the answer goes on after.
+fn kind_of_part(event: &Event, is_last: bool) -> Option<Kind> {
+    if is_last {
+        return Some(Kind::Response);
+    }
+    let is = |kind: Kind| {
+        let marked = event.extension_text(extension::MCP_TYPE);
+        marked.is_some_and(|marked| marked == kind.as_str())
+    };
+    // AGREE announces the answer, also without a correlation id. Source: docs/protocols/eventmesh-a2a.md §2.
+    if is(Kind::Notification) && event.extension(extension::MESSAGE_TYPE).is_none() {
+        return None;
+    }
+    Some(if is_question(event) {
+        Kind::Request
+    } else {
+        Kind::Stream
+    })
 }

@@ -333,6 +333,11 @@ impl Calls {
             AnswerOutcome::Delivered if is_duplicate => {
                 AnswerOutcome::Rejected(id.call, Rejection::Duplicate)
             }
+            AnswerOutcome::Delivered if batch.is_none() => {
+                let named = (&unit, other_call_in_headers(at, id.call));
+                self.ended().log_contradiction(id.call, named, at.topic);
+                AnswerOutcome::Delivered
+            }
             answered => answered,
         }
     }
@@ -677,19 +682,26 @@ fn call_of_unreadable(at: ReadAt<'_>, code: &str) -> Option<ReplyId> {
 /// The texts by which a message as a whole may name its call: headers, the subject, and the `collaborationid`. A
 /// message that is not a CloudEvent may still repeat its headers.
 fn of_message(at: ReadAt<'_>) -> impl Iterator<Item = &str> {
+    let collaboration = move || attribute_header(at.message, extension::COLLABORATION_ID);
+    let last = std::iter::once_with(collaboration).flatten();
+    let last = last.filter_map(|value| std::str::from_utf8(value).ok());
+    of_headers_and_subject(at).chain(last)
+}
+
+/// The same without the `collaborationid`.
+fn of_headers_and_subject(at: ReadAt<'_>) -> impl Iterator<Item = &str> {
     let headers = [
         at.message.headers.get(spring::CORRELATION_ID),
         attribute_header(at.message, extension::CALL_ID),
     ];
     let headers = headers.into_iter().flatten();
-    let collaboration = || attribute_header(at.message, extension::COLLABORATION_ID);
-    let text = |value| std::str::from_utf8(value).ok();
-    let headers = headers.filter_map(move |value| text(value));
-    let subject = at.topic.as_str().rsplit('.').next();
-    let last = std::iter::once_with(collaboration).flatten();
-    headers
-        .chain(subject)
-        .chain(last.filter_map(move |value| text(value)))
+    let headers = headers.filter_map(|value| std::str::from_utf8(value).ok());
+    headers.chain(at.topic.as_str().rsplit('.').next())
+}
+
+/// The call that the headers or the subject of a message name, if it is [another one](CallId::other_in) than this.
+fn other_call_in_headers(at: ReadAt<'_>, call: CallId) -> Option<CallId> {
+    of_headers_and_subject(at).find_map(|text| call.other_in(text))
 }
 
 fn ids<'a>(texts: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ReplyId> {

@@ -8,6 +8,7 @@ use a2abus_transports::memory::Memory;
 use a2abus_transports::{Message, Topic};
 
 use super::*;
+use crate::account::Retry;
 use crate::bus::delivery::Publisher;
 use crate::bus::{BusId, Buses};
 use crate::calls::AnswerOutcome;
@@ -179,6 +180,61 @@ async fn a_binding_takes_an_answer_while_the_reply_channel_does_not_read() {
     let from = copy.message.headers.get(FORWARDED_FROM).unwrap();
     assert_eq!(from, "answers");
     assert!(calls.channels().is_read_here(bus, &copy.message));
+}
+
+/// It stays at its source, whatever the agent has answered, and its next reader sends it.
+#[tokio::test]
+async fn a_request_that_is_left_to_its_source_counts_as_left_and_nothing_else() {
+    let answers = [
+        Ok(Part::new("{}".into(), true)),
+        Err(CallError::BadAnswer("not JSON".into())),
+        Err(CallError::Moved),
+    ];
+    for received in answers {
+        let calls = calls();
+        let (mut answer, bus) = unconfirmed(&calls);
+        answer.is_redeliverable = true;
+        send(&bus, received).await;
+        drop(answer.next().await.unwrap());
+        answer.leave();
+        drop(answer);
+        let metrics = calls.metrics.render().unwrap();
+        for outcome in CallOutcome::ALL {
+            let (name, is_left) = (outcome.as_str(), outcome == CallOutcome::Left);
+            let series = format!("a2abus_calls_total{{outcome=\"{name}\"}} ");
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+            assert_eq!(line, Some(if is_left { "1" } else { "0" }), "{name}");
+        }
+    }
+}
+
+/// However many requests get the answer to one call, the call is counted once: by the process that made it or took it
+/// over.
+#[tokio::test]
+async fn a_request_that_gets_the_answer_to_an_earlier_one_is_not_counted_as_a_call() {
+    for (is_retry, counted) in [(true, "0"), (false, "1")] {
+        let calls = calls();
+        let retry = is_retry.then(|| Retry {
+            caller: "caller".into(),
+            agent: "weather".into(),
+            method: "echo".into(),
+            arrived: Instant::now(),
+        });
+        let (log, recorded) = mpsc::channel(8);
+        let (call, limits) = (calls.new_call().unwrap(), (LONG, LONG));
+        let mut answer = calls.resume(call, "weather".into(), limits, 0, recorded, retry);
+        send(&log, Ok(Part::new("last".into(), true))).await;
+        assert_eq!(answer.next().await.unwrap().unwrap().body, "last");
+        drop(answer);
+        let metrics = calls.metrics.render().unwrap();
+        for outcome in CallOutcome::ALL {
+            let series = format!("a2abus_calls_total{{outcome=\"{}\"}} ", outcome.as_str());
+            let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+            let is_answered = outcome == CallOutcome::Answered;
+            let expected = if is_answered { counted } else { "0" };
+            assert_eq!(line, Some(expected), "{series}");
+        }
+    }
 }
 
 /// The request may not have arrived, but must not be sent again.

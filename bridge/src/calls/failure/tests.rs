@@ -106,6 +106,16 @@ fn every_reason_has_the_code_of_its_dialect() {
             [-32602, -32602, -32602],
         ),
         (
+            CallError::NotConverted(agent()),
+            "convert_failed",
+            [-32602, -32602, -32602],
+        ),
+        (
+            CallError::TooLarge(agent()),
+            "too_large",
+            [-32602, -32602, -32602],
+        ),
+        (
             CallError::BadAnswer(agent()),
             "bad_agent_reply",
             [-32603, -32006, -32603],
@@ -203,6 +213,32 @@ fn a2a_1_0_gets_an_array_of_typed_objects() {
         violation["description"],
         "the request cannot be sent: the key is too long"
     );
+}
+
+/// Clients of A2A 1.0 read nothing but typed objects, and in `metadata` nothing but text.
+#[test]
+fn every_error_for_a2a_1_0_has_typed_objects_only() {
+    for failure in [
+        Failure::call(&timeout()),
+        Failure::bad_params("no").detail(POINTER, "/params/x"),
+        Failure::version("no", &["1.0", "0.3"]),
+        Failure::unknown_method("m", vec!["a", "b"]),
+        Failure::unknown_agent("w", vec!["v"]),
+        Failure::too_large("no"),
+        Failure::other_family(Family::E2a),
+        Failure::of_agent(br#"{"error":{"code":-32001,"message":"gone","data":{"x":[1]}}}"#),
+    ] {
+        let body: Value = serde_json::from_str(&render(&failure, "1", Dialect::A2a10)).unwrap();
+        let data = body["error"]["data"].as_array().unwrap();
+        for entry in data {
+            let name = entry["@type"].as_str().unwrap();
+            let is_typed = name.starts_with("type.googleapis.com/google.rpc.");
+            assert!(is_typed, "{body}");
+        }
+        let metadata = data[0]["metadata"].as_object().unwrap();
+        assert!(metadata.values().all(Value::is_string), "{body}");
+        assert_eq!(data[0]["domain"], "a2a-protocol.org", "{body}");
+    }
 }
 
 #[test]
