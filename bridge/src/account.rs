@@ -19,6 +19,8 @@ use crate::stage;
 const TARGET: &str = "a2abus::access";
 /// The outcome of a request that the bridge answers by itself.
 pub(crate) const ANSWERED: &str = "answered";
+/// The outcome of a request that gets the answer to an earlier one with its `Idempotency-Key`.
+pub(crate) const REPLAYED: &str = "replayed";
 /// The longest agent or method in a line, in characters.
 const MAX_NAME: usize = 128;
 
@@ -34,6 +36,16 @@ pub(crate) struct Line<'a> {
     pub(crate) took: Duration,
 }
 
+/// A request that gets the answer to the call of an earlier one.
+#[derive(Debug)]
+pub(crate) struct Retry {
+    pub(crate) caller: Text,
+    /// The agent in its path; empty if that names none.
+    pub(crate) agent: Text,
+    pub(crate) method: Text,
+    pub(crate) arrived: Instant,
+}
+
 /// The account of one call. If it is dropped before it is closed, the caller cancelled the call.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -44,6 +56,11 @@ pub(crate) struct Account {
     started: Instant,
     metrics: Arc<Metrics>,
     in_flight: Option<AgentInFlight>,
+    /// Whether the bridge itself makes the call. Then it has a line only if it fails.
+    is_own: bool,
+    /// When the request arrived that gets the answer to an earlier one. It has a line, but the call is not its own, so
+    /// it is not counted.
+    retried: Option<Instant>,
     is_open: bool,
     /// Ends with the account.
     _span: Span,
@@ -91,9 +108,20 @@ impl Account {
             started: arrived,
             metrics: Arc::clone(metrics),
             in_flight: None,
+            is_own: false,
+            retried: None,
             is_open: true,
             _span: span,
         }
+    }
+
+    /// The account of a request that gets the answer to the call of an earlier one.
+    pub(crate) fn of_retry(metrics: &Arc<Metrics>, call: CallId, retry: Retry) -> Self {
+        // The limits of the call count from now.
+        let mut account = Self::open(metrics, call, retry.caller, Instant::now());
+        (account.agent, account.method) = (retry.agent, retry.method);
+        account.retried = Some(retry.arrived);
+        account
     }
 
     /// Sets the agent of the call. `is_known`: a route names it. `in_data` is the method that the data of the event
@@ -103,9 +131,16 @@ impl Account {
         self.in_flight = Some(self.metrics.agents().begin(&self.agent, is_known));
     }
 
-    /// Sets the agent of a call of another replica. Its caller and its method are unknown.
+    /// Sets the agent of a call of another replica; empty if its record is gone.
     pub(crate) fn set_agent(&mut self, agent: Text) {
-        self.agent = agent;
+        if !agent.is_empty() {
+            self.agent = agent;
+        }
+    }
+
+    /// The bridge itself makes the call, on behalf of a request that has a line of its own.
+    pub(crate) fn set_own(&mut self) {
+        self.is_own = true;
     }
 
     /// The agent of the call; empty if it names none.
@@ -120,7 +155,11 @@ impl Account {
 
     /// The last part reached the caller.
     pub(crate) fn answered(&mut self, outcome: CallOutcome) {
-        self.close(outcome, outcome.as_str());
+        let result = match self.retried {
+            Some(_) => REPLAYED,
+            None => outcome.as_str(),
+        };
+        self.close(outcome, result);
     }
 
     /// The call failed.
@@ -142,10 +181,15 @@ impl Account {
         if !std::mem::replace(&mut self.is_open, false) {
             return;
         }
-        let took = self.started.elapsed();
-        self.metrics.call_ended(outcome, took);
+        let took = self.retried.unwrap_or(self.started).elapsed();
+        if self.retried.is_none() {
+            self.metrics.call_ended(outcome, took);
+        }
         if let Some(in_flight) = self.in_flight.take() {
             in_flight.end(outcome, took);
+        }
+        if self.is_own && outcome == CallOutcome::Answered {
+            return;
         }
         let line = Line {
             call: self.call,

@@ -34,7 +34,7 @@ use crate::calls::reply::ReplyChannels;
 use crate::calls::reply_token::ReplyTokens;
 use crate::calls::{CallLimits, Calls};
 use crate::config::{
-    BindingConfig, Config, HttpConfig, Name, PushConfig, Role, StateLog, TransportConfig,
+    BindingConfig, Config, HttpConfig, Name, PushConfig, StateLog, TransportConfig,
 };
 use crate::doors::a2a::{AllowedUrls, Deliveries, Limits, LiveSettings, PushSettings, Settings};
 use crate::doors::{DoorSettings, PublicUrl};
@@ -424,7 +424,7 @@ async fn a2a(
     state: &Logs,
     (metrics, log): (&Arc<Metrics>, &LogLimits),
 ) -> Result<(Option<Settings>, Option<Deliveries>), BridgeError> {
-    if registry.is_closed() {
+    if !config.keeps_tasks() {
         return Ok((None, None));
     }
     let tasks = Tasks::open(state, log, metrics).await?;
@@ -455,10 +455,10 @@ async fn deliveries(
     metrics: &Arc<Metrics>,
     log: &LogLimits,
 ) -> Result<Option<Deliveries>, BridgeError> {
-    let config = &config.a2a.push_notifications;
-    if !config.enabled {
+    if !config.keeps_webhooks() {
         return Ok(None);
     }
+    let config = &config.a2a.push_notifications;
     let keys = config.keys.iter().enumerate().map(|(index, key)| {
         PushConfig::reveal_key(key).map_err(|error| {
             let error = chain(&error);
@@ -502,9 +502,13 @@ async fn results(
     state: &Logs,
     log: &LogLimits,
 ) -> Result<Option<Arc<Results>>, BridgeError> {
-    let mut bindings = config.bindings.iter();
-    if !config.http.enabled && !bindings.any(|binding| binding.role == Role::Agent) {
+    if !config.keeps_results() {
         return Ok(None);
+    }
+    if config.keeps_state_alone() {
+        tracing::info!(
+            "answers to requests with an Idempotency-Key are kept in memory: after a restart, and at another replica, a repeated request is executed again; set state.log"
+        );
     }
     Ok(Some(Results::open(state, log).await?))
 }

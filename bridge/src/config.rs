@@ -89,12 +89,40 @@ enum Secrets {
 // === impl Config ===
 
 impl Config {
+    /// Whether A2A clients can have tasks: there is an agent, or one can announce itself.
+    #[must_use]
+    pub fn keeps_tasks(&self) -> bool {
+        !self.agents.is_empty() || self.registry.enabled
+    }
+
+    /// Whether clients can set webhooks for their tasks.
+    #[must_use]
+    pub fn keeps_webhooks(&self) -> bool {
+        self.keeps_tasks() && self.a2a.push_notifications.enabled
+    }
+
+    /// Whether answers are stored: those to requests with an `Idempotency-Key`, and those of attached agents.
+    #[must_use]
+    pub fn keeps_results(&self) -> bool {
+        let mut bindings = self.bindings.iter();
+        self.http.enabled || bindings.any(|binding| binding.role == Role::Agent)
+    }
+
     /// Whether records of executions and `localStorage` are stored in the logs of `state`.
     #[must_use]
     pub fn keeps_executions(&self) -> bool {
         let workflows = &self.workflows;
         let is_kept = self.state.place() != StateLog::Memory;
         workflows.enabled && workflows.data_directory.is_none() && is_kept
+    }
+
+    /// Whether A2A tasks, and the answers to requests with an `Idempotency-Key`, are only in the memory of this process
+    /// although its replicas could share them on a bus.
+    #[must_use]
+    pub fn keeps_state_alone(&self) -> bool {
+        let mut transports = self.transports.values();
+        let has_bus = transports.any(|it| it.transport_type() != TransportType::Memory);
+        self.http.enabled && has_bus && self.state.place() == StateLog::Memory
     }
 
     /// Reads the file, applies the environment variables, and checks everything. It opens no connection and reads no

@@ -7,7 +7,7 @@ use std::time::Duration;
 use a2abus_bridge::Bridge;
 use a2abus_bridge::config::Config;
 use a2abus_bridge::readiness::{Report, UnmetCondition};
-use a2abus_bridge::state::TASKS;
+use a2abus_bridge::state::RESULTS;
 use futures_util::StreamExt as _;
 use support::battery::within;
 use support::logs::{History, commit};
@@ -123,13 +123,7 @@ async fn the_printed_acls_are_what_the_bridge_needs_on_kafka() {
         return;
     };
     let plain = Plain::new(&broker.address());
-    for topic in [
-        "in",
-        "out",
-        "agents.weather",
-        "a2abus.tasks",
-        "a2abus.results",
-    ] {
+    for topic in ["in", "out", "agents.weather", "a2abus.results"] {
         plain.create(topic, 1).await;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -481,10 +475,10 @@ state: {{ log: bus, create: true }}
         .unwrap();
     let config = Config::read("test", &config(&server.address()), std::iter::empty()).unwrap();
     let bridge = Box::pin(Bridge::build(config)).await.unwrap();
-    let tasks = bridge.state().view(TASKS, History).await.unwrap();
-    within("the log is made and read", tasks.caught_up())
+    let results = bridge.state().view(RESULTS, History).await.unwrap();
+    within("the log is made and read", results.caught_up())
         .await
         .unwrap();
     // Only a view that reads the log gets it.
-    commit(&tasks, "task", "part one").await;
+    commit(&results, "key", "part one").await;
 }

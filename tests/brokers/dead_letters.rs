@@ -24,6 +24,52 @@ async fn json_lines(arguments: &[&str], file: &std::path::Path) -> (Vec<Value>, 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_listed_although_another_bus_is_down() {
+    let Some(kafka) = named(Kind::Kafka) else {
+        return;
+    };
+    let (plain, u) = (Plain::new(&kafka), unique("letters"));
+    let (input, dlq) = (format!("{u}.in"), format!("{u}.dlq"));
+    for topic in [&input, &dlq] {
+        plain.create(topic, 1).await;
+    }
+    let config = |down_transport: &str, down_binding: &str| {
+        format!(
+            "
+instance: test
+transports: {{ {down_transport} k: {{ type: kafka, brokers: ['{kafka}'] }} }}
+bindings: [{down_binding} {{ name: k, transport: k, topics: [{input}], group: {u}, dead_letter: {{ topic: {dlq} }} }}]
+default_route: [{{ transport: k, topic: {u}.out }}]
+calls: {{ enabled: false }}"
+        )
+    };
+    let bridge = Running::start(&config("", "")).await;
+    plain.publish(&input, None, "no JSON").await;
+    within("a dead letter", next(&plain.read(&dlq, 1))).await;
+    bridge.stop().await;
+
+    let directory = tempfile::tempdir().unwrap();
+    let down = (
+        "n: { type: nats, servers: ['nats://127.0.0.1:1'] },",
+        "{ name: n, transport: n, topics: [in], dead_letter: { topic: dlq } },",
+    );
+    let file = written(&directory, &config(down.0, down.1));
+    let (text, stderr, status) = a2abus(&["dead-letters", "ls", "--json"], &file).await;
+    assert_eq!((text.lines().count(), status), (1, 1), "{text}{stderr}");
+    assert!(text.contains(&format!("k:{dlq}/0/0")), "{text}");
+    assert!(stderr.contains("transport n: "), "{stderr}");
+    let position = format!("k:{dlq}/0/0");
+    // All that were named are found.
+    for command in ["show", "ls"] {
+        let (shown, status) = json_lines(&[command, &position], &file).await;
+        assert_eq!((shown.len(), status), (1, 0), "{command}");
+    }
+    let missing = format!("k:{dlq}/0/999");
+    let (found, status) = json_lines(&["ls", &position, &missing], &file).await;
+    assert_eq!((found.len(), status), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_on_kafka_are_listed_shown_and_resent() {
     let Some(kafka) = named(Kind::Kafka) else {
         return;

@@ -422,7 +422,7 @@ calls: {{ enabled: false }}",
             .report()
             .degraded
             .iter()
-            .any(|held| held.cause.ends_with("1 waiting"))
+            .any(|held| held.cause.ends_with("waiting lanes and calls: 1"))
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

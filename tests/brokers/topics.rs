@@ -179,8 +179,8 @@ state: {{ log: bus, create: true, prefix: {u} }}
             ours("dlq"),
             format!("ok bus: topic {u}.in"),
             ours("replies"),
+            // Without an agent that A2A clients know there are no tasks.
             ours("results"),
-            ours("tasks"),
             format!("unknown bus: topics {u}.agents.{{targetagent}}"),
         ]
     };
@@ -203,10 +203,7 @@ state: {{ log: bus, create: true, prefix: {u} }}
     let bridge = Running::start(&config).await;
     bridge.stop().await;
     let (text, status) = topics(&["plan"], &file).await;
-    // Without an agent that A2A clients know there are no tasks.
-    let mut expected = needed("ok");
-    expected[5] = needed("at start")[5].clone();
-    assert_eq!((states(&text), status), (expected, 0), "{text}");
+    assert_eq!((states(&text), status), (needed("ok"), 0), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -496,11 +493,11 @@ async fn the_state_is_not_kept_in_memory_of_the_server() {
         return;
     };
     let (directory, prefix) = (tempfile::tempdir().unwrap(), unique("memory"));
-    let name = format!("{}_TASKS", prefix.replace('.', "_").to_uppercase());
+    let name = format!("{}_RESULTS", prefix.replace('.', "_").to_uppercase());
     stream(
         &nats,
         &name,
-        &format!("{prefix}.tasks.>"),
+        &format!("{prefix}.results.>"),
         StorageType::Memory,
     )
     .await;
@@ -517,7 +514,7 @@ state: {{ log: bus, create: true, prefix: {prefix} }}
     assert!(line.starts_with("DIFFERS") && status == 1, "{text}");
     assert!(line.contains("storage is memory, must be file"), "{text}");
     let (text, status) = check(&file).await;
-    let failed = format!("FAILED   bus: settings of stream {name} (state tasks): ");
+    let failed = format!("FAILED   bus: settings of stream {name} (state results): ");
     assert!(text.contains(&failed) && status == 1, "{text}");
 }
 
@@ -628,8 +625,8 @@ async fn logs_are_planned(transport: &str, names: &[String]) {
     let (directory, u) = (tempfile::tempdir().unwrap(), unique("state"));
     let config = format!(
         "
-transports: {{ bus: {transport} }}
-calls: {{ enabled: false }}
+transports: {{ bus: {transport}, inside: {{ type: memory }} }}
+agents: {{ weather: {{ description: The weather., to: {{ transport: inside, topic: weather }} }} }}
 state: {{ log: bus, prefix: {u} }}
 "
     );

@@ -29,10 +29,10 @@ Secrets are read to check that they exist; none is shown. Certificates and keys 
 other and are valid. A certificate that expires soon is a warning, and so is an agent whose program is not on this \
 machine. Kafka clients are created, but do not connect: a combination of properties that librdkafka refuses is an \
 error. --connect publishes nothing and joins no group, so permission to write to a Kafka topic is not tested, \
-only that the topic is visible.
+only that the topic is visible. If `state.log` is `memory`, a note says what replicas do not share.
 
-Problems of the file go to standard error. The result for a valid file, the tests and --json go to standard \
-output. Exit status 1 if the configuration is invalid or a test fails; warnings do not count.")]
+Problems of the file go to standard error. The result for a valid file, the note, the tests and --json go to \
+standard output. Exit status 1 if the configuration is invalid or a test fails; warnings do not count.")]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     config: ConfigFile,
@@ -48,8 +48,11 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
+/// The note on a configuration whose state is in memory.
+const ALONE: &str = "state.log is memory: replicas do not share A2A tasks and stored answers, and a restart loses them";
+
 /// The verdict on a configuration.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Report {
     ok: bool,
     file: String,
@@ -57,6 +60,9 @@ struct Report {
     counts: Option<Counts>,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// What to know before there are several replicas.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
     /// The results of the connection tests.
     #[cfg(any(feature = "kafka", feature = "nats"))]
     #[serde(flatten)]
@@ -112,6 +118,7 @@ impl Report {
                     true => Some(connect::test(&config).await),
                     false => None,
                 };
+                let note = config.keeps_state_alone().then_some(ALONE);
                 let mut warnings = config.warnings;
                 let unverified = config.unverified;
                 // `--connect` has looked for these on the bus.
@@ -119,14 +126,13 @@ impl Report {
                 let unverified = if args.connect { Vec::new() } else { unverified };
                 warnings.extend(unverified);
                 let report = Self {
-                    ok: true,
                     file: args.config.path.display().to_string(),
                     counts: Some(Counts::of(&config.document)),
-                    errors: Vec::new(),
                     warnings,
+                    note,
                     #[cfg(any(feature = "kafka", feature = "nats"))]
                     connected,
-                    lacks_only_secrets: false,
+                    ..Self::default()
                 };
                 Self {
                     ok: report.failed_tests() == 0,
@@ -143,15 +149,12 @@ impl Report {
                 let is_property = |error: &Problem| error.path.to_string().contains(".properties.");
                 let lacks_others = args.without_secrets || errors.iter().any(is_property);
                 Self {
-                    ok: false,
                     file: problems.file().to_owned(),
-                    counts: None,
                     errors,
                     warnings,
-                    #[cfg(any(feature = "kafka", feature = "nats"))]
-                    connected: None,
                     lacks_only_secrets: !lacks_others
                         && Config::load(&args.config.path, std::env::vars_os()).is_ok(),
+                    ..Self::default()
                 }
             }
         }
@@ -168,7 +171,7 @@ impl Report {
         failures
     }
 
-    /// As text: warnings, then errors, then the verdict, so that the most important line is the last on a terminal.
+    /// As text: warnings, errors, the note, the verdict, so that the most important line is the last on a terminal.
     fn print(&self, output: &mut Output) -> anyhow::Result<()> {
         for problem in self.warnings.iter().chain(&self.errors) {
             complain_line(&problem.in_file(&self.file).to_string());
@@ -176,6 +179,9 @@ impl Report {
         #[cfg(any(feature = "kafka", feature = "nats"))]
         for line in self.connected.iter().flat_map(Connected::lines) {
             output.line(line)?;
+        }
+        if let Some(note) = self.note {
+            output.line(format!("{}: note: {note}", self.file))?;
         }
         let failures = self.failed_tests();
         if failures > 0 {

@@ -14,7 +14,7 @@ use self::letter::Letter;
 use self::reading::Places;
 use self::selection::{Common, Selection};
 use super::command::{Misuse, Status, load};
-use super::output::{Output, complain_line, json_line, plain};
+use super::output::{Output, complain, complain_line, json_line, plain};
 
 /// Arguments of `a2abus dead-letters`.
 #[derive(Debug, Args)]
@@ -28,7 +28,8 @@ use super::output::{Output, complain_line, json_line, plain};
 Reads the dead-letter topics of all bindings, on Kafka and JetStream. `resend` does not remove dead letters there: to \
 resend each of them only once, use --since or name them. A topic or stream keeps them for as long as its retention says.
 
-Exit status 1 if a bus cannot be reached, or a dead letter cannot be resent.")]
+Exit status 1 if a bus cannot be reached, or a dead letter cannot be resent. `ls` then still lists the dead \
+letters on the other buses, and exits with 0 if it finds all positions that you name.")]
 pub(crate) struct DeadLettersArgs {
     #[command(subcommand)]
     command: DeadLettersCommand,
@@ -52,7 +53,8 @@ enum DeadLettersCommand {
     ///
     /// Each is published with its own key, headers and body, but without the `bus-dlq-` headers, `Nats-Msg-Id`, a
     /// `ce_expirytime` that has passed, and, if it had too many hops, their count. The bridge then sends it to all
-    /// destinations of its route, also to those that have it already. Stops at the first failure.
+    /// destinations of its route, also to those that have it already. Credentials that were replaced with `"***"` are
+    /// not restored: a line says so for each. Stops at the first failure.
     Resend {
         #[command(flatten)]
         selection: Selection,
@@ -95,7 +97,17 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
     let mut unseen: BTreeSet<&str> = selection.positions.iter().map(String::as_str).collect();
     let mut places = Places::of(&config, &selection.bindings);
     places.check(&selection.positions)?;
-    while let Some(batch) = places.next().await? {
+    let mut is_incomplete = false;
+    loop {
+        let batch = match places.next().await {
+            Ok(Some(batch)) => batch,
+            Ok(None) => break,
+            Err(error) => {
+                complain(&error);
+                is_incomplete = true;
+                continue;
+            }
+        };
         let of_bindings = batch
             .iter()
             .filter(|letter| selection.is_of_binding(letter));
@@ -109,6 +121,13 @@ async fn list(selection: &Selection) -> anyhow::Result<Status> {
                 false => output.line(letter.line())?,
             }
         }
+    }
+    if is_incomplete {
+        // If all named positions were found, it does not matter what could not be read.
+        return Ok(match selection.positions.is_empty() || !unseen.is_empty() {
+            true => Status::Failure,
+            false => Status::Success,
+        });
     }
     places.check_bindings(&selection.bindings)?;
     for position in unseen {
@@ -133,7 +152,16 @@ async fn show(position: &str, common: &Common) -> anyhow::Result<Status> {
     let config = load(&common.config.path)?;
     let mut places = Places::of(&config, &[]);
     places.check([position])?;
-    while let Some(batch) = places.next().await? {
+    let mut failure = None;
+    loop {
+        let batch = match places.next().await {
+            Ok(Some(batch)) => batch,
+            Ok(None) => break,
+            Err(error) => {
+                failure = failure.or(Some(error));
+                continue;
+            }
+        };
         let Some(letter) = batch.iter().find(|letter| letter.position == position) else {
             continue;
         };
@@ -147,5 +175,8 @@ async fn show(position: &str, common: &Common) -> anyhow::Result<Status> {
         }
         return Ok(Status::Success);
     }
-    bail!(places.missing(position)?)
+    match failure {
+        Some(error) => Err(error),
+        None => bail!(places.missing(position)?),
+    }
 }

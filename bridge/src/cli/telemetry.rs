@@ -164,9 +164,11 @@ impl Write for StandardError {
 
 /// The clients of which lines are hidden unless the filter names them, and the directive for that. The NATS client logs
 /// every attempt to connect without the cause. A Kafka consumer that lost its place in the group logs that it cannot be
-/// closed.
-const HIDDEN: [(&str, &str); 2] = [
+/// closed. The HTTP/2 server logs each flood that it stops, without the client; the bridge logs why it closes the
+/// connection.
+const HIDDEN: [(&str, &str); 3] = [
     ("async_nats", "async_nats=off"),
+    ("h2", "h2=error"),
     ("rdkafka", "rdkafka::consumer::base_consumer=off"),
 ];
 
@@ -222,6 +224,20 @@ mod tests {
         ] {
             let filter = parse_filter(text).unwrap().to_string();
             let quiet = filter.split(',').any(|part| part == "async_nats=off");
+            assert_eq!(quiet, is_quiet, "{text}: {filter}");
+        }
+    }
+
+    #[test]
+    fn warnings_of_the_http_2_server_are_hidden_unless_the_filter_names_it() {
+        for (text, is_quiet) in [
+            ("info", true),
+            ("warn", true),
+            ("info,h2=warn", false),
+            ("debug", false),
+        ] {
+            let filter = parse_filter(text).unwrap().to_string();
+            let quiet = filter.split(',').any(|part| part == "h2=error");
             assert_eq!(quiet, is_quiet, "{text}: {filter}");
         }
     }

@@ -43,15 +43,18 @@ pub struct AgentCardConfig {
     /// What the agent can do.
     #[serde(default)]
     pub skills: Vec<SkillConfig>,
-    /// What MCP clients find. `mcp`: the agent's tools, prompts and resources. `a2a`: one tool per skill, which sends
-    /// the agent a message. Default: the protocol of an attached server; else `mcp` if the agent has no skills;
-    /// otherwise the bridge asks the agent for `tools/list` and offers its skills as tools if it lists none.
+    /// What MCP clients find.
+    ///
+    /// - `mcp`: the agent's tools, prompts and resources.
+    /// - `a2a`: one tool per skill, which sends the agent a message.
+    /// - Without it: the protocol of an attached server; else `mcp` if the agent has no skills; otherwise the bridge
+    ///   asks the agent for `tools/list` and offers its skills as tools if it lists none.
     ///
     /// Wrong: set `a2a` for an A2A agent that ignores unknown requests; otherwise MCP clients sometimes wait 2 s.
     pub protocol: Option<AgentProtocol>,
     /// The A2A dialect of JSON-RPC requests that do not reveal it, because they have no `A2A-Version` and nothing that
-    /// only JAF has. `a2a-0.3` (default), or `jaf-doc`: the JAF document. It applies at the URL of the agent, and at
-    /// `POST /a2a` if the agent is the one that is called by default.
+    /// only JAF has. `a2a-0.3` (default), or `jaf-doc`: the variant of A2A 0.3 that the JAF framework documents. It
+    /// applies at the URL of the agent, and at `POST /a2a` if the agent is the one that is called by default.
     ///
     /// Wrong: with `jaf-doc`, SDKs of A2A 0.3 that do not send `A2A-Version` cannot read the answers.
     pub dialect: Option<ClientDialect>,
@@ -234,8 +237,8 @@ pub struct PushConfig {
     /// How long one call may take.
     #[schemars(extend("bounds" = ["100ms", "30s"]))]
     pub timeout: AsText<Duration>,
-    /// How long a failed delivery is retried, with pauses from 1 s to 60 s. Then the bridge drops it with a log line
-    /// and a metric, and goes on with the next event of the task.
+    /// How long a failed delivery is retried, counted from its first call by this process, with pauses from 1 s to
+    /// 60 s. Then the bridge drops it with a log line and a metric, and goes on with the next event of the task.
     ///
     /// Wrong: events of a task are delivered in order, so later ones wait as long.
     #[schemars(extend("bounds" = ["0s", "24h"]))]

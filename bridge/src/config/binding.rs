@@ -42,10 +42,13 @@ pub struct BindingConfig {
     pub stream: Option<Name>,
     /// The durable JetStream consumer that remembers the position (NATS only, with `stream`).
     pub durable: Option<Name>,
-    /// The purpose of the messages: `events` are detected, mapped and routed; `responses` are answers to calls, which
-    /// are delivered to their callers and never routed; `workflows` are A2E workflows, which the bridge executes (needs
-    /// `workflows.enabled`); `discovery` are the cards of agents that announce themselves, and requests like
-    /// `agent/card/register` (needs `registry.enabled`).
+    /// The purpose of the messages.
+    ///
+    /// - `events` are detected, mapped and routed.
+    /// - `responses` are answers to calls, which are delivered to their callers and never routed.
+    /// - `workflows` are A2E workflows, which the bridge executes (needs `workflows.enabled`).
+    /// - `discovery` are the cards of agents that announce themselves, and requests like `agent/card/register` (needs
+    ///   `registry.enabled`).
     #[serde(default)]
     pub role: Role,
     /// The agent of `workflows.agents` with whose permissions all requests of this binding run. With `role: workflows`
@@ -57,10 +60,12 @@ pub struct BindingConfig {
     /// Refuse payloads of a family other than `protocol`.
     #[serde(default)]
     pub strict: bool,
-    /// What happens to a JSON object of no known family: `reject` makes it a dead letter (with `convert`, it acts like
-    /// `wrap`), `wrap` makes it an event of type `<type_prefix>unknown`, `pass` publishes the bytes unchanged and
-    /// counts its hops in the header `bus-hops`. Payloads that are not a JSON object, such as Avro, text and
-    /// tombstones, always become dead letters.
+    /// What happens to a JSON object of no known family. Payloads that are not a JSON object, such as Avro, text and
+    /// tombstones (records without a body), always become dead letters.
+    ///
+    /// - `reject`: it becomes a dead letter. With `convert`, this acts like `wrap`.
+    /// - `wrap`: it becomes an event of type `<type_prefix>unknown`.
+    /// - `pass`: its bytes are published unchanged, and its hops are counted in the header `bus-hops`.
     #[serde(default)]
     pub on_unknown: OnUnknown,
     /// A conversion (see `a2abus convert --list`) of every record before it is routed (with `role: events`), including
@@ -117,13 +122,16 @@ pub struct BindingConfig {
     /// Wrong: `*` lets writers of the topics send instructions to the consumers of the destinations.
     #[serde(default = "default_pass_headers")]
     pub pass_headers: Vec<AsText<Pattern>>,
-    /// Which attributes the bridge accepts from writers of the topics: `sourceagent` (the agent that sent the event)
-    /// and `source` (of a CloudEvent, even if it is the source of a bridge). Without `sourceagent`, that attribute is
-    /// removed. Without `source`, a CloudEvent whose `source` begins with `/a2abus/`, or equals the `mapping.source` of
-    /// a binding, gets the `source` and an `id` of this binding, so that nobody can forge events of the bridge; other
-    /// sources are kept. `origin` is always overwritten, `replyto` and `progressto` are removed where `reply_topics`
-    /// does not allow them, and `callid` is removed from everything but requests. A binding with `role: workflows` may
-    /// have `sourceagent` only: then requests have the permissions of the agent they name.
+    /// Which attributes the bridge accepts from writers of the topics. A binding with `role: workflows` may have
+    /// `sourceagent` only.
+    ///
+    /// - `sourceagent`: the agent that sent the event. Unless it is listed, the bridge removes the attribute. With
+    ///   `role: workflows`, requests have the permissions of the agent that they name.
+    /// - `source`: the source of a CloudEvent, even if it is that of a bridge. Unless it is listed, a CloudEvent whose
+    ///   `source` begins with `/a2abus/`, or equals the `mapping.source` of a binding, gets the `source` and an `id` of
+    ///   this binding, so that nobody can forge events of the bridge. Other sources are kept.
+    /// - Other attributes do not depend on this list: `origin` is always overwritten, `replyto` and `progressto` are
+    ///   removed where `reply_topics` does not allow them, and `callid` is removed from everything but requests.
     ///
     /// Wrong: every writer of the topics can then act as any agent, or cause consumers to drop events of the bridge as
     /// duplicates.
@@ -133,10 +141,12 @@ pub struct BindingConfig {
     /// `replyto`.
     pub replies: Option<AsText<Topic>>,
     /// The topics, on the binding's transport, where a request may ask for its answer (`replyto`, `kafka_replyTopic`, a
-    /// NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. Always allowed are `replies`,
-    /// the reply addresses below `calls.reply_topic`, and the NATS reply subject of the message itself if it begins
-    /// with `_INBOX`, as NATS clients set it. Other names that begin with `_` or `$` are never allowed. A request that
-    /// names any other topic becomes a dead letter (`reply_topic_refused`).
+    /// NATS reply subject) or its progress (`progressto`), by name or with `*` and `?`. A request that names any other
+    /// topic becomes a dead letter (`reply_topic_refused`).
+    ///
+    /// - Always allowed: `replies`; the reply addresses below `calls.reply_topic`; and the NATS reply subject of the
+    ///   message itself if it begins with `_INBOX`, as NATS clients set it.
+    /// - Never allowed: other names that begin with `_` or `$`.
     ///
     /// Wrong: anyone who can write requests can make the bridge publish answers to every listed topic, with the
     /// bridge's permissions; with `*` also to topics of other agents and to the dead-letter topic.
@@ -243,10 +253,13 @@ pub struct MappingConfig {
         pattern("^[!-~]+$")
     )]
     pub source: Option<Text>,
-    /// Where the `id` of mapped events comes from. `position`: the source position of the message and the index of the
-    /// unit (`k:agents.requests/1/42#0`), which is unique and stays the same when the message is redelivered.
-    /// `payload`: the id in the payload, as in EventMesh. `fresh`: a new id each time. Messages of core NATS have no
-    /// position and always get fresh ids.
+    /// Where the `id` of mapped events comes from.
+    ///
+    /// - `position`: the source position of the message and the index of the unit (`k:agents.requests/1/42#0`), which
+    ///   is unique and stays the same when the message is redelivered. Messages of core NATS have no position, and get
+    ///   a new id each time.
+    /// - `payload`: the id in the payload, as in EventMesh.
+    /// - `fresh`: a new id each time.
     ///
     /// Wrong: with `payload`, ids repeat, because agents count from 1; consumers that drop duplicates by `source` and
     /// `id` then drop requests.
@@ -272,7 +285,8 @@ pub struct MappingConfig {
     /// Whether E2A records without a `protocol_version` are recognised: `any` recognises them, `strict` does not.
     #[serde(default)]
     pub e2a_shapes: E2aShapes,
-    /// Accept the members that only an E2A server sets. A binding with `protocol: e2a` always does.
+    /// Accept the two members that only an E2A server sets: `_jiuwenswarm` (a request inside the request) and
+    /// `_jiuwenswarm_server_push` (it marks a push). A binding with `protocol: e2a` always does.
     #[serde(default)]
     pub e2a_trusted: bool,
     /// Refuse A2E messages without an `id` instead of generating one.

@@ -1,86 +1,115 @@
 //! The reference of the configuration file, generated from the schema that checks it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::Value;
 
 use super::file::json_schema;
 
-/// `CONFIGURATION.md`: one table per section, with the type, default, bounds, effect and risk of every key.
+/// `CONFIGURATION.md`: an index, and one table per section, with the type, default, bounds, effect and risk of every
+/// key.
 fn reference() -> String {
     let schema = json_schema();
-    let mut page = Page {
+    let mut page = Page::new(&schema);
+    let root = Section {
+        path: String::new(),
         schema: &schema,
-        text: PREFACE.to_owned(),
-        waiting: VecDeque::new(),
-        seen: BTreeSet::new(),
     };
-    page.sections();
-    page.text
+    page.section(&root, 0);
+    PREFACE.replace(INDEX, &page.index) + &page.text
 }
 
 const PREFACE: &str = include_str!("reference.md");
+/// The line of the preface that the index replaces.
+const INDEX: &str = "<!-- index -->\n";
 
-/// A table that is still to be written.
-struct Table<'a> {
+/// A section of the file, or one of its entries.
+struct Section<'a> {
     /// The path of its keys, such as `bindings[].mapping`.
     path: String,
     schema: &'a Value,
 }
 
+/// The keys of a section, or of one of its types.
+struct Table<'a> {
+    path: String,
+    heading: String,
+    schema: &'a Value,
+}
+
+/// The description of a key or a section.
+struct Description {
+    /// What it does.
+    meaning: String,
+    /// The lists that belong to it, which do not fit into a cell.
+    details: String,
+    /// The paragraph that begins with `Wrong:`.
+    risk: String,
+}
+
 struct Page<'a> {
     schema: &'a Value,
+    /// A link to each table.
+    index: String,
     text: String,
-    waiting: VecDeque<Table<'a>>,
-    /// Definitions that already have a table. Definitions can be recursive: a condition may contain conditions.
-    seen: BTreeSet<&'a str>,
+    /// The details of the keys of the current table.
+    details: String,
+    /// The sections in the current table, which follow it.
+    inner: Vec<Section<'a>>,
+    /// The links to the tables of each definition. Definitions can be recursive: a condition may contain conditions.
+    links: BTreeMap<&'a str, String>,
 }
 
 impl<'a> Page<'a> {
-    fn sections(&mut self) {
-        self.waiting.push_back(Table {
-            path: String::new(),
-            schema: self.schema,
-        });
-        while let Some(table) = self.waiting.pop_front() {
-            let variants = table.schema.get("oneOf").and_then(Value::as_array);
-            match variants {
-                None => self.table(&table.path, "", table.schema),
-                Some(variants) => {
-                    for variant in variants {
-                        let tag = variant.pointer("/properties/type/const");
-                        let tag = tag.and_then(Value::as_str).unwrap_or_default();
-                        // Variants of a section share its path, so the tag tells them apart.
-                        let path = table.path.replace("<name>", &format!("<{tag}>"));
-                        self.table(&path, &format!(" of type `{tag}`"), variant);
-                    }
-                }
+    fn new(schema: &'a Value) -> Self {
+        Self {
+            schema,
+            index: String::new(),
+            text: String::new(),
+            details: String::new(),
+            inner: Vec::new(),
+            links: BTreeMap::new(),
+        }
+    }
+
+    /// Writes each table of a section, followed by the sections in it.
+    fn section(&mut self, section: &Section<'a>, depth: usize) {
+        for table in section.tables() {
+            self.table(&table, depth);
+            for inner in std::mem::take(&mut self.inner) {
+                self.section(&inner, depth + 1);
             }
         }
     }
 
-    fn table(&mut self, path: &str, which: &str, schema: &'a Value) {
+    fn table(&mut self, table: &Table<'a>, depth: usize) {
+        let (heading, schema) = (&table.heading, table.schema);
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
             return;
         };
-        let heading = match path {
-            "" => "The file".to_owned(),
-            path => format!("`{path}`{which}"),
-        };
+        let indent = "  ".repeat(depth.saturating_sub(1));
+        let level = if depth > 1 { "###" } else { "##" };
         // Writing to a String cannot fail.
-        let _ = write!(self.text, "\n## {heading}\n\n");
+        let _ = writeln!(self.index, "{indent}- {}", link(heading));
+        let _ = write!(self.text, "\n{level} {heading}\n\n");
         if let Some(description) = schema.get("description").and_then(Value::as_str) {
-            let (meaning, _) = meaning(description);
-            let _ = write!(self.text, "{meaning}\n\n");
+            let Description {
+                meaning, details, ..
+            } = Description::new(description);
+            for paragraph in [meaning, details].iter().filter(|it| !it.is_empty()) {
+                let _ = write!(self.text, "{paragraph}\n\n");
+            }
         }
         self.text.push_str(
             "| key | type | default | allowed | what it does | risk |\n|---|---|---|---|---|---|\n",
         );
         for (key, property) in properties {
-            let row = self.row(path, key, property, is_required(schema, key));
+            let row = self.row(&table.path, key, property, is_required(schema, key));
             self.text.push_str(&row);
         }
+        let details = std::mem::take(&mut self.details);
+        self.text.push_str(&details);
     }
 
     fn row(&mut self, path: &str, key: &str, property: &'a Value, required: bool) -> String {
@@ -90,14 +119,23 @@ impl<'a> Page<'a> {
         };
         let kind = self.kind(&inner, property);
         let description = property.get("description").and_then(Value::as_str);
-        let (meaning, wrong) = meaning(description.unwrap_or_default());
+        let Description {
+            mut meaning,
+            details,
+            risk,
+        } = Description::new(description.unwrap_or_default());
+        if !details.is_empty() {
+            let heading = format!("`{inner}`");
+            let _ = write!(meaning, " [More](#{}).", anchor(&heading));
+            let _ = write!(self.details, "\n#### {heading}\n\n{details}\n");
+        }
         let cells = [
             format!("`{key}`"),
             kind,
             default(property, required),
             self.allowed(property),
             meaning,
-            wrong,
+            risk,
         ];
         let cells = cells.map(|cell| cell.replace('|', "\\|"));
         format!("| {} |\n", cells.join(" | "))
@@ -132,13 +170,19 @@ impl<'a> Page<'a> {
         if !is_section {
             return scalar(schema);
         }
-        if name.is_none_or(|name| self.seen.insert(name)) {
-            self.waiting.push_back(Table {
-                path: path.to_owned(),
-                schema,
-            });
+        if let Some(links) = name.and_then(|name| self.links.get(name)) {
+            return links.clone();
         }
-        format!("section `{path}`")
+        let section = Section {
+            path: path.to_owned(),
+            schema,
+        };
+        let links = section.links();
+        if let Some(name) = name {
+            self.links.insert(name, links.clone());
+        }
+        self.inner.push(section);
+        links
     }
 
     /// The name and schema of the definition that a property refers to, if any. Ignores `null` as an alternative.
@@ -300,20 +344,77 @@ fn is_required(schema: &Value, key: &str) -> bool {
         .is_some_and(|required| required.iter().any(|name| name == key))
 }
 
-/// The effect of a key, and its risk: the paragraph that begins with `Wrong:`.
-fn meaning(description: &str) -> (String, String) {
-    let flat = |text: &str| text.replace('\n', " ");
-    let (wrong, meaning): (Vec<_>, Vec<_>) = description
-        .split("\n\n")
-        .partition(|paragraph| paragraph.starts_with("Wrong:"));
-    let wrong = wrong
-        .iter()
-        .map(|paragraph| capital(&flat(paragraph.trim_start_matches("Wrong:").trim())));
-    let meaning = meaning.iter().map(|paragraph| flat(paragraph));
-    (
-        meaning.collect::<Vec<_>>().join(" "),
-        wrong.collect::<Vec<_>>().join(" "),
-    )
+// === impl Section ===
+
+impl<'a> Section<'a> {
+    /// Its table, or one for each of its types.
+    fn tables(&self) -> Vec<Table<'a>> {
+        let (path, schema) = (&self.path, self.schema);
+        let Some(variants) = schema.get("oneOf").and_then(Value::as_array) else {
+            let heading = match path.as_str() {
+                "" => "The file".to_owned(),
+                path => format!("`{path}`"),
+            };
+            return vec![Table {
+                path: path.clone(),
+                heading,
+                schema,
+            }];
+        };
+        let table = |variant: &'a Value| {
+            let tag = variant.pointer("/properties/type/const");
+            let tag = tag.and_then(Value::as_str).unwrap_or_default();
+            // Variants of a section share its path, so the tag tells them apart.
+            let path = path.replace("<name>", &format!("<{tag}>"));
+            Table {
+                heading: format!("`{path}` of type `{tag}`"),
+                path,
+                schema: variant,
+            }
+        };
+        variants.iter().map(table).collect()
+    }
+
+    /// The type of a key that has this section as its value.
+    fn links(&self) -> String {
+        let links = self.tables().into_iter().map(|table| link(&table.heading));
+        format!("section {}", links.collect::<Vec<_>>().join(" or "))
+    }
+}
+
+// === impl Description ===
+
+impl Description {
+    /// The parts of a documentation comment. A paragraph that begins with `- ` is a list.
+    fn new(text: &str) -> Self {
+        let mut parts = (Vec::new(), Vec::new(), Vec::new());
+        for paragraph in text.split("\n\n") {
+            if let Some(risk) = paragraph.strip_prefix("Wrong:") {
+                parts.2.push(capital(&risk.trim().replace('\n', " ")));
+            } else if paragraph.starts_with("- ") {
+                parts.1.push(paragraph);
+            } else {
+                parts.0.push(paragraph.replace('\n', " "));
+            }
+        }
+        Self {
+            meaning: parts.0.join(" "),
+            details: parts.1.join("\n\n"),
+            risk: parts.2.join(" "),
+        }
+    }
+}
+
+/// A link to a heading of the page.
+fn link(heading: &str) -> String {
+    format!("[{heading}](#{})", anchor(heading))
+}
+
+/// The anchor of a heading, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let kept: String = heading.to_lowercase().chars().filter(is_kept).collect();
+    kept.replace(' ', "-")
 }
 
 fn capital(text: &str) -> String {
@@ -325,7 +426,7 @@ fn capital(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     use serde_json::{Map, json};
 
@@ -335,6 +436,27 @@ mod tests {
     #[test]
     fn the_reference_in_the_tree_is_the_generated_one() {
         assert_written("CONFIGURATION.md", &reference());
+    }
+
+    #[test]
+    fn a_list_does_not_go_into_a_cell() {
+        let schema = json!({
+            "properties": { "key": { "description": "What\nit does.\n\n- one\n- two\n\nWrong: bad." } },
+        });
+        let mut page = Page::new(&schema);
+        let section = Section {
+            path: "outer[]".to_owned(),
+            schema: &schema,
+        };
+        page.section(&section, 1);
+        assert_eq!(page.index, "- [`outer[]`](#outer)\n");
+        let cells = "| What it does. [More](#outerkey). | Bad. |\n";
+        let details = "\n#### `outer[].key`\n\n- one\n- two\n";
+        assert!(
+            page.text.ends_with(&format!("{cells}{details}")),
+            "{}",
+            page.text
+        );
     }
 
     /// The keys of every section, by its path.
@@ -374,12 +496,7 @@ mod tests {
     #[test]
     fn the_chart_knows_every_key() {
         let schema = json_schema();
-        let page = Page {
-            schema: &schema,
-            text: String::new(),
-            waiting: VecDeque::new(),
-            seen: BTreeSet::new(),
-        };
+        let page = Page::new(&schema);
         let mut found = BTreeMap::new();
         keys(&page, "", &schema, &mut found);
         let line = |(path, keys)| format!("  {}: {}", json!(path), json!(keys));

@@ -119,10 +119,12 @@ pub struct HttpConfig {
     ///
     /// Wrong: the default accepts connections from this machine only; `0.0.0.0:8080` accepts them from everywhere.
     pub listen: AsText<SocketAddr>,
-    /// The origins of web pages that may send requests, such as `https://app.example.com`. Requests with any other
-    /// `Origin` are refused with 403, unless that is the origin of this server (`a2a.public_url`, or the `Host` of the
-    /// request). Requests that read agent cards are served, but browsers do not show the response to pages of other
-    /// origins. Programs other than browsers usually send no `Origin` and are not affected.
+    /// The origins of web pages that may send requests, such as `https://app.example.com`.
+    ///
+    /// - Requests with any other `Origin` are refused with 403, unless that is the origin of this server
+    ///   (`a2a.public_url`, or the `Host` of the request).
+    /// - Requests that read agent cards are served, but browsers do not show the response to pages of other origins.
+    /// - Programs other than browsers usually send no `Origin` and are not affected.
     ///
     /// Wrong: a listed page can call every agent from its visitors' browsers.
     #[schemars(inner(pattern("^[a-z][a-z0-9+.-]*://[!-.0-~]+$"), length(max = 256)))]
@@ -220,8 +222,9 @@ pub struct LimitsConfig {
 pub struct TelemetryConfig {
     /// What to log: levels by module, such as `info,a2abus_bridge=debug`. The access log is `a2abus::access`, with one
     /// INFO line per request; `info,a2abus::access=off` switches it off. Log lines of the NATS client,
-    /// and those of the Kafka client about consumers that it cannot close, are hidden, because the bridge logs the cause
-    /// itself; `info,async_nats=info` and `info,rdkafka=info` show them.
+    /// those of the Kafka client about consumers that it cannot close, and warnings of the HTTP/2 library are hidden,
+    /// because the bridge logs the cause itself; `info,async_nats=info`, `info,rdkafka=info` and `info,h2=warn` show
+    /// them.
     pub log: AsText<LogFilter>,
     /// The format of log lines.
     pub log_format: LogFormat,

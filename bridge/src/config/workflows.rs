@@ -63,8 +63,8 @@ pub struct WorkflowsConfig {
     /// memory.
     #[schemars(extend("bounds" = ["1MiB", "1TiB"]))]
     pub max_model_bytes: AsText<ByteSize>,
-    /// The directory to which StoreData writes files, with a subdirectory for each agent. Without it the storage `file`
-    /// does not exist.
+    /// The directory to which the operation `StoreData` writes files, with a subdirectory for each agent. Without it
+    /// the storage `file` does not exist.
     #[schemars(length(min = 1))]
     pub file_directory: Option<PathBuf>,
     /// Certificates (PEM) of private authorities that sign the certificates of services called by workflows, in

@@ -21,6 +21,9 @@ admin: { listen: '127.0.0.1:0' }
 telemetry: { log_format: json }
 ";
 
+/// A request whose agent does not answer.
+const UNANSWERED: &str = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
+
 /// A bridge that runs as a process, and its log.
 struct Served {
     child: Child,
@@ -95,11 +98,10 @@ impl Served {
     /// The connection of a call that waits for its answer.
     fn pending_call(&self, headers: &str) -> TcpStream {
         let mut waiting = TcpStream::connect(&self.door).unwrap();
-        let body = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_agentId":"a"}}"#;
         let request = format!(
-            "POST /rpc HTTP/1.1\r\nhost: {}\r\n{headers}content-length: {}\r\n\r\n{body}",
+            "POST /rpc HTTP/1.1\r\nhost: {}\r\n{headers}content-length: {}\r\n\r\n{UNANSWERED}",
             self.door,
-            body.len()
+            UNANSWERED.len()
         );
         waiting.write_all(request.as_bytes()).unwrap();
         while !get(&self.admin, "/metrics").contains("a2abus_pending_calls 1") {
@@ -729,6 +731,27 @@ fn the_access_log_names_the_method_of_a_refused_mcp_message() {
 }
 
 #[test]
+fn a_handshake_that_an_agent_answers_leaves_one_line_in_the_access_log() {
+    let server = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/support/mcp_server.py"
+    );
+    let served = Served::start(&format!(
+        "{CONFIG}agents: {{ fixture: {{ to: {{ transport: local, topic: agents.fixture }}, attach: {{ command: [python3, {server:?}] }} }} }}\n"
+    ));
+    served.next_line(|line| line["message"] == "the server of an attached agent is up");
+    for method in ["initialize", "ping"] {
+        let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = post(&served.door, "/mcp/agents/fixture", "", &body.to_string());
+        let line = served.next_access();
+        assert_eq!(line["call"], call_id(&answer), "{line} {answer}");
+        assert_eq!(line["method"], method, "{line}");
+        assert_eq!(line["outcome"], "answered", "{line}");
+    }
+}
+
+#[test]
 fn a_task_of_eventmesh_that_is_refused_leaves_a_line_in_the_access_log() {
     let agents = "agents: { weather: { description: W., to: { transport: local, topic: w } } }";
     let served = Served::start(&format!("{CONFIG}{agents}\n"));
@@ -926,6 +949,21 @@ fn a_task_whose_bridge_was_killed_ends() {
     });
     let task = a2a(&second, "tasks/get", &json!({ "id": task["id"] }));
     assert_eq!(task["status"]["state"], "failed", "{task}");
+}
+
+#[test]
+fn the_answer_to_a_key_whose_bridge_was_killed_is_lost_at_once() {
+    const KEY: &str = "idempotency-key: k\r\n";
+    let directory = TempDir::new().unwrap();
+    let first = Served::start(&with_tasks(&directory, "timeout: 60s"));
+    let _waiting = first.pending_call(KEY);
+    first.signal(&["KILL"]);
+    first.wait();
+    // If another replica could still answer, the request would get 409 at its timeout.
+    let second = Served::start(&with_tasks(&directory, "timeout: 5s"));
+    let answer = post(&second.door, "/rpc", KEY, UNANSWERED);
+    assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+    assert!(answer.contains("answer_lost"), "{answer}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-use a2abus_plugin::extension;
+use a2abus_plugin::{extension, redact_secrets};
 use a2abus_transports::{Header, Headers, LogRecord, Message};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -129,6 +129,13 @@ impl Letter {
         let event = serde_json::from_slice::<Event<'_>>(body).ok();
         let expiry = event.and_then(|event| clock::parse(&event.expiry));
         expiry.is_some_and(clock::is_over)
+    }
+
+    /// Whether credentials in its body were replaced.
+    pub(super) fn is_redacted(&self) -> bool {
+        let body = self.record.body.clone().unwrap_or_default();
+        // A payload without credentials is shared, not copied.
+        redact_secrets(&body).as_ptr() != body.as_ptr()
     }
 
     /// When it became a dead letter.

@@ -154,22 +154,37 @@ impl<'a> Places<'a> {
     /// The next dead letters; `None` at the end.
     ///
     /// # Errors
-    /// When a bus cannot be read.
+    /// When a topic cannot be read, or a bus cannot be reached. The next call goes on with the others.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<Vec<Letter>>> {
         loop {
             if let Some(place) = &mut self.current {
-                if let Some(letters) = place.next().await? {
+                let next = place.next().await;
+                if let Ok(Some(letters)) = &next {
                     let bindings = letters.iter().filter_map(Letter::binding);
                     self.bindings.extend(bindings.map(str::to_owned));
-                    return Ok(Some(letters));
+                    return next;
                 }
                 reach::close(&place.transport).await;
                 self.current = None;
+                next?;
             }
             let Some(listed) = self.left.pop_front() else {
                 return Ok(None);
             };
-            self.current = open(self.config, &listed).await?;
+            let transport = match connect(self.config, &listed.transport).await {
+                Ok(transport) => transport,
+                Err(error) => {
+                    self.left.retain(|it| it.transport != listed.transport);
+                    return Err(error);
+                }
+            };
+            self.current = match open(transport.clone(), &listed).await {
+                Ok(Some(place)) => Some(place),
+                other => {
+                    reach::close(&transport).await;
+                    other?
+                }
+            };
             if let Some(LogSource::Stream(stream)) = self.current.as_ref().map(|it| &it.source) {
                 self.streams.insert(stream.clone());
             }
@@ -193,10 +208,9 @@ pub(super) async fn connect(config: &Config, name: &Name) -> anyhow::Result<AnyT
     connected.map_err(|cause| anyhow!("transport {}: {cause}", name.as_str()))
 }
 
-/// Starts to read a topic. `None` if it does not exist.
-async fn open(config: &Config, listed: &Listed) -> anyhow::Result<Option<Place>> {
+/// Starts to read a topic. `None` if it does not exist. Only a place that is returned closes the transport.
+async fn open(transport: AnyTransport, listed: &Listed) -> anyhow::Result<Option<Place>> {
     let (name, topic) = (&listed.transport, &listed.topic);
-    let transport = connect(config, name).await?;
     let failed = |error: TransportError| anyhow!("transport {}: {}", name.as_str(), chain(&error));
     let missing = || {
         if !listed.is_named {
@@ -210,13 +224,11 @@ async fn open(config: &Config, listed: &Listed) -> anyhow::Result<Option<Place>>
     };
     let Some(source) = source_of(&transport, topic).await.map_err(failed)? else {
         missing();
-        reach::close(&transport).await;
         return Ok(None);
     };
     let bounds = match transport.log_bounds(&source).await {
         Err(error) if error.kind() == TransportErrorKind::UnknownTopic => {
             missing();
-            reach::close(&transport).await;
             return Ok(None);
         }
         bounds => bounds.map_err(failed)?,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use a2abus_transports::{Address, AnyTransport, Guarantee, Topic, Transport as _, TransportError};
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use serde_json::json;
 
 use super::super::command::{Misuse, Status, load};
@@ -16,6 +16,9 @@ use crate::bus::outbound::confirmed;
 use crate::config::{BindingConfig, Config, Role};
 use crate::names::Name;
 use crate::restart::chain;
+
+/// The note about a dead letter with credentials.
+const REDACTED: &str = "its credentials are \"***\", because dead letters do not keep them";
 
 /// Publishes to the sources of bindings, and reports what happens to each dead letter.
 struct Resender<'a> {
@@ -72,7 +75,13 @@ pub(super) async fn run(selection: &Selection, is_dry: bool) -> anyhow::Result<S
     }
     let mut places = Places::of(&config, &selection.bindings);
     places.check(&selection.positions)?;
-    while let Some(batch) = places.next().await? {
+    let unread = |error: anyhow::Error| match selection.bindings.is_empty() {
+        true => anyhow!(
+            "{error:#}; with --binding, only the bus with the dead letters of that binding is read"
+        ),
+        false => error,
+    };
+    while let Some(batch) = places.next().await.map_err(unread)? {
         let selected: Vec<&Letter> = batch.iter().filter(|it| selection.takes(it)).collect();
         resender.resend(&selected).await?;
         if resender.failed > 0 {
@@ -153,12 +162,15 @@ impl<'a> Resender<'a> {
             Fate::Skipped(_) => self.skipped += 1,
             Fate::Failed(_) => self.failed += 1,
         }
+        let is_sent = matches!(fate, Fate::Resent | Fate::WouldBeResent);
+        let note = (is_sent && letter.is_redacted()).then_some(REDACTED);
         let topic = letter.topic().unwrap_or("-");
         if self.is_json {
-            let line = json!({ "position": letter.position, "topic": topic, "result": what, "cause": why });
+            let line = json!({ "position": letter.position, "topic": topic, "result": what, "cause": why, "note": note });
             return self.output.line(json_line(&line));
         }
         let why = why.map(|why| format!(": {}", plain(&why)));
+        let why = why.or_else(|| note.map(|note| format!(": {note}")));
         let (position, topic) = (plain(&letter.position), plain(topic));
         let why = why.unwrap_or_default();
         self.output
@@ -279,6 +291,29 @@ default_route: [{ transport: bus, topic: out }]
             body: Some(body.to_owned().into()),
         };
         Letter::new(format!("k:dlq/0/{offset}"), record).unwrap()
+    }
+
+    #[test]
+    fn a_dead_letter_tells_whether_its_credentials_were_replaced() {
+        for (body, is_redacted) in [
+            (
+                r#"{"protocol_version":"1.0","auth":{"bearer_token":"***"}}"#,
+                true,
+            ),
+            (r#"{"type":"handshake/req","auth_token":"***"}"#, true),
+            (
+                r#"{"protocol_version":"1.0","auth":{"method_id":"m"}}"#,
+                false,
+            ),
+            (r#"{"jsonrpc":"2.0","params":{"auth_token":"***"}}"#, false),
+            ("", false),
+        ] {
+            assert_eq!(
+                letter(0, "route", body).is_redacted(),
+                is_redacted,
+                "{body}"
+            );
+        }
     }
 
     /// A bus that stores each message, and loses its confirmation.

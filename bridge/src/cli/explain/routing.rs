@@ -19,7 +19,7 @@ use crate::clock;
 use crate::config::{BindingConfig, Config, Mode, Name, Role, TransportConfig};
 use crate::doors::kind_of_sent;
 use crate::metrics::Metrics;
-use crate::pipeline::adapt::AdaptError;
+use crate::pipeline::adapt::{AdaptError, CONVERT_FAILED, FIX_CONVERSION};
 use crate::pipeline::claims::Claims;
 use crate::registry::AnnouncementError;
 use crate::registry::card::Card;
@@ -533,9 +533,7 @@ fn fix_of(reason: &str) -> Option<&'static str> {
         NOT_A_REQUEST => "send a request or a notification; agents answer on the bus",
         Refused::REASON => "let the request name another topic, or add this one to reply_topics",
         "invalid_record" => "correct the named members, or remove `validate`",
-        "convert_failed" => {
-            "send a record that the conversion knows, or remove `convert` from the binding or route"
-        }
+        CONVERT_FAILED => FIX_CONVERSION,
         "too_many_hops" => {
             "the event is in a loop: find the route that leads back, or raise limits.max_hops"
         }
@@ -551,6 +549,7 @@ fn fix_of(reason: &str) -> Option<&'static str> {
 /// The reason of the error that a caller over HTTP gets.
 fn error_of(reason: &str, names_agent: bool) -> &'static str {
     match reason {
+        CONVERT_FAILED => CONVERT_FAILED,
         NOT_A_REQUEST => NOT_A_REQUEST,
         EXPIRED => "timeout",
         "no_route" | MISPLACED_ANSWER | AGENT_NOT_FOUND => AGENT_NOT_FOUND,

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout_at};
 
-use crate::account::Line;
+use crate::account::{Line, Retry};
 use crate::budget::ClientBudget;
 use crate::calls::callid::{CallId, ReplyToken};
 use crate::calls::failure::{Failure, Recipient};
@@ -162,7 +162,13 @@ impl Common {
         }: CallOptions<'_>,
     ) -> Result<Box<Answer>, CallError> {
         if self.is_resumed && call == Some(self.call) {
-            let answer = self.results.resume(&self.calls, self.call, 0);
+            let retry = Retry {
+                caller: self.caller.clone(),
+                agent: self.target.name().map(Text::from).unwrap_or_default(),
+                method: unit.method().map(Text::from).unwrap_or_default(),
+                arrived: self.arrived.into_std(),
+            };
+            let answer = self.results.resume(&self.calls, self.call, 0, Some(retry));
             return Ok(answer.counted_by(&self.sent_calls));
         }
         let mut request = self.request(unit, call)?;

@@ -38,7 +38,10 @@ pub(in crate::doors) fn not_published(common: &Common, error: &CallError) -> Res
 /// The status for a notification that was not published.
 pub(super) fn unpublished_status(error: &CallError) -> StatusCode {
     match error {
-        CallError::AgentNotFound(_) | CallError::Refused(_) => StatusCode::BAD_REQUEST,
+        CallError::AgentNotFound(_)
+        | CallError::Refused(_)
+        | CallError::NotConverted(_)
+        | CallError::TooLarge(_) => StatusCode::BAD_REQUEST,
         CallError::DestinationRefused(refused) if refused.is_misnamed() => StatusCode::BAD_REQUEST,
         CallError::Exhausted(_) => StatusCode::TOO_MANY_REQUESTS,
         CallError::Timeout(_)

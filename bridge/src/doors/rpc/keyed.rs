@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::common::{AdmittedRequest, Common};
 use super::head::{CALL_ID, header_of};
 use super::unit::Framed;
+use crate::account::REPLAYED;
 use crate::budget::Charge;
 use crate::calls::callid::CallId;
 use crate::calls::failure::{Failure, Reason, Recipient, SOON};
@@ -188,7 +189,7 @@ fn replay(
     // The log and the client have the same id: that of the first call.
     common.call = call_in(response.headers()).unwrap_or(common.call);
     let agent = common.target.name().unwrap_or_default();
-    common.note(agent, method, "replayed");
+    common.note(agent, method, REPLAYED);
     Ok(response)
 }
 

@@ -70,6 +70,27 @@ fn check_prints_every_problem_and_ends_with_1() {
     );
 }
 
+/// Replicas could share the state on the bus.
+#[test]
+#[cfg(feature = "nats")]
+fn check_notes_that_a_state_in_memory_is_for_one_replica() {
+    let bus = "transports: { n: { type: nats, servers: ['nats://h:1'] } }\ndefault_route: [{ transport: n, topic: t }]\n";
+    for (more, is_noted) in [("", true), ("state: { log: n }\n", false)] {
+        let (_folder, file) = config(&format!("{bus}{more}"));
+        let file = file.to_str().unwrap();
+        let output = run(&["check", "-c", file], "");
+        assert_eq!(output.status, 0, "{}", output.stderr);
+        let note = format!("{file}: note: state.log is memory: replicas do not share ");
+        let shown = &output.stdout;
+        assert_eq!(shown.starts_with(&note), is_noted, "{shown}");
+        let verdict = shown.lines().last().unwrap();
+        let expected = format!("{file}: OK: 1 transport");
+        assert!(verdict.starts_with(&expected), "{shown}");
+        let reported = run(&["check", "--json", "-c", file], "").one();
+        assert_eq!(reported["note"].is_string(), is_noted, "{reported}");
+    }
+}
+
 #[test]
 #[cfg(all(feature = "kafka", feature = "nats"))]
 fn check_names_the_servers_that_cannot_be_reached() {
