@@ -620,9 +620,8 @@ mod tests {
 
         /// A request that is answered. Returns the share of its copies, which are not confirmed.
         async fn answered(&mut self) -> Unsettled {
-            let share = self.read().await;
-            let share = self.enter(share).unwrap();
-            let copies = share.another();
+            let copies = self.read().await;
+            let share = self.enter(copies.another()).unwrap();
             self.finish(share);
             copies
         }
@@ -662,6 +661,18 @@ mod tests {
         assert_eq!(fixture.metrics.settled.get(), 0, "not yet");
         copies.done();
         // The source has taken the first one away.
+        assert_eq!(fixture.metrics.settled.get(), 1, "the second one");
+    }
+
+    /// Only that one is new when the message comes again.
+    #[tokio::test]
+    async fn a_request_that_is_left_does_not_return_the_answered_ones_of_its_message() {
+        let mut fixture = Fixture::new().await;
+        let copies = fixture.answered().await;
+        drop(copies.another());
+        let second = fixture.read_again().await;
+        assert!(fixture.enter(second).is_none());
+        copies.done();
         assert_eq!(fixture.metrics.settled.get(), 1, "the second one");
     }
 

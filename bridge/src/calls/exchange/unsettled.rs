@@ -1,6 +1,6 @@
 //! A message that is settled when all work on it is done.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use a2abus_transports::{Acknowledger, Outcome};
@@ -45,6 +45,8 @@ struct Shared {
     /// Set once the message is routed.
     acknowledger: OnceLock<Acknowledger>,
     is_abandoned: AtomicBool,
+    /// Whether copies of the message may be lost, so that a later delivery has to publish them.
+    are_copies_lost: AtomicBool,
     /// How many things are being published.
     publishing: Mutex<usize>,
     /// Set if the message is not settled when its request is answered.
@@ -60,6 +62,7 @@ impl Unsettled {
         let shared = Arc::new(Shared {
             acknowledger: OnceLock::new(),
             is_abandoned: AtomicBool::new(false),
+            are_copies_lost: AtomicBool::new(false),
             publishing: Mutex::new(1),
             later: OnceLock::new(),
             metrics,
@@ -126,9 +129,11 @@ impl Unsettled {
         let held = self.publishing.iter().chain([publishing]);
         let held = held.filter(|it| Arc::ptr_eq(&it.0, &self.shared)).count();
         let is_in_progress = Arc::strong_count(&self.shared) > held + 1;
-        let is_abandoned = self.shared.is_abandoned.load(Ordering::Relaxed);
+        // What was written before the other shares were dropped.
+        fence(Ordering::Acquire);
+        let are_copies_lost = self.shared.are_copies_lost.load(Ordering::Relaxed);
         let later = || Arc::clone(self.shared.later.get_or_init(Arc::default));
-        Earlier((is_in_progress || is_abandoned).then(later))
+        Earlier((is_in_progress || are_copies_lost).then(later))
     }
 
     /// From now on, the message will not be settled: the source delivers it again.
@@ -177,6 +182,10 @@ impl Default for LaterDeliveries {
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if !self.is_done {
+            // Only the share of the copies publishes. A request that is left is a new one when it comes again.
+            if self.publishing.is_some() {
+                self.shared.are_copies_lost.store(true, Ordering::Relaxed);
+            }
             self.abandon();
         }
     }
@@ -211,20 +220,23 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.metrics.in_flight.dec();
-        let is_abandoned = self.is_abandoned.load(Ordering::Relaxed);
-        let waiting = self.later.take().map(|later| {
-            let end = match is_abandoned {
+        if let Some(later) = self.later.take() {
+            let are_copies_lost = self.are_copies_lost.load(Ordering::Relaxed);
+            let end = match are_copies_lost {
                 true => LaterDeliveries::Abandoned,
                 false => LaterDeliveries::Settled,
             };
-            std::mem::replace(&mut *lock(&later), end)
-        });
-        if is_abandoned {
-            // Dropping the acknowledger returns the message to its source, and its later deliveries as well.
-            return;
+            let waiting = std::mem::replace(&mut *lock(&later), end);
+            // Otherwise they are dropped here, and return to their source.
+            if let LaterDeliveries::Wait(waiting) = waiting
+                && !are_copies_lost
+            {
+                waiting.into_iter().for_each(Unsettled::done);
+            }
         }
-        if let Some(LaterDeliveries::Wait(waiting)) = waiting {
-            waiting.into_iter().for_each(Unsettled::done);
+        if self.is_abandoned.load(Ordering::Relaxed) {
+            // Dropping the acknowledger returns the message to its source.
+            return;
         }
         let Some(acknowledger) = self.acknowledger.take() else {
             return;
